@@ -1,0 +1,2 @@
+"""Handlers and the three schemes for applying once; retry, parking, dead letters.
+"""

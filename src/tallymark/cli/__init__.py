@@ -1,0 +1,2 @@
+"""The command line: one file per verb; main.py gathers them.
+"""

@@ -1,0 +1,2 @@
+"""Query API, metrics, pages.
+"""

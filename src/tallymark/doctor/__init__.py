@@ -1,0 +1,2 @@
+"""Rules over a snapshot of brokers, topics, clients and jobs.
+"""

@@ -1,0 +1,2 @@
+"""The inbox: receive and keep; positions live in the consumer's database.
+"""

@@ -1,0 +1,2 @@
+"""Scenarios, faults, history, verdicts.
+"""

@@ -1,0 +1,2 @@
+"""PostgreSQL: schema, migrations, and the adapters behind the stations' ports.
+"""

@@ -1,0 +1,2 @@
+"""SQLite: the durable local queue of a producer with no PostgreSQL. One process, one lane, one file.
+"""

@@ -1,0 +1,2 @@
+"""What counts as lost, doubled, reordered, late or altered: pure; certificates; resend.
+"""
