@@ -1,0 +1,88 @@
+# Every target does its own set-up, and is quick when there is nothing to do.
+#
+#   VENV=DIR        the virtual environment (.venv)
+#   PYTHON=…        the Python to make it with (the newest of 3.13, 3.12, 3.11 that works)
+#   ARGS="…"        more arguments for pytest:  make test ARGS="tests/bench -x"
+#   NAME=… QUICK=1  which benchmark, and a short one:  make bench NAME=cluster QUICK=1
+
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+ARGS ?=
+NAME ?= all
+QUICK ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help install java demo check test test-full up down bench docs clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+install: $(STAMP) ## the virtual environment and every package, pinned by constraints.txt
+
+demo: $(STAMP) java ## start a real cluster, send a message through it, say what happened, take it all down
+	@$(BIN)/tallymark demo
+
+check: $(STAMP) ## ruff, mypy --strict, the import contract
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: check java ## check, then each promise and each crash point once (CI runs this)
+	$(BIN)/python -m pytest -m "not full" $(ARGS)
+
+# The second pass has a cluster of its own: a warm one holds the data of PostgreSQL 18.
+test-full: check java ## everything: whole matrices, long torture, and again on PostgreSQL 16
+	$(BIN)/python -m pytest $(ARGS)
+	env -u TALLYMARK_TEST_HOME TALLYMARK_TEST_POSTGRES=16 $(BIN)/python -m pytest $(ARGS)
+
+up: $(STAMP) java ## a local cluster (three brokers and PostgreSQL) that stays up
+	@$(BIN)/tallymark local up
+
+down: $(STAMP) ## stop the local cluster, keep its data
+	@$(BIN)/tallymark local down
+
+bench: $(STAMP) java ## measure: all benchmarks, or NAME=cluster; QUICK=1 for a short run
+	@$(BIN)/python -m bench $(NAME) $(if $(QUICK),--quick)
+
+docs: $(STAMP) ## build the documentation into site/, warnings are errors
+	@DISABLE_MKDOCS_2_WARNING=true $(BIN)/mkdocs build --strict
+
+# A cluster that still runs here is stopped first: deleting its files would leave its processes behind.
+clean: ## delete what the other targets made: environment, caches, the local cluster of this folder
+	@if [ -d .tallymark ] && [ -x $(BIN)/tallymark ]; then $(BIN)/tallymark local down --wipe --home .tallymark; fi
+	rm -rf $(VENV) .tallymark site build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# A candidate counts only if it runs (a pyenv shim may be there and fail), is new enough and can make environments.
+$(STAMP): pyproject.toml constraints.txt
+	@set -e; \
+	if ! $(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then \
+	  found=; \
+	  for candidate in $(PYTHON) python3.13 python3.12 python3.11 python3; do \
+	    if $$candidate -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then \
+	      found=$$candidate; break; \
+	    fi; \
+	  done; \
+	  if [ -z "$$found" ]; then \
+	    echo "error: Python 3.11 or newer with venv is needed: install it (on Debian: apt install python3 python3-venv)" >&2; \
+	    exit 3; \
+	  fi; \
+	  echo "Making $(VENV) with $$($$found --version)"; \
+	  $$found -m venv --clear $(VENV); \
+	fi; \
+	echo "Installing packages into $(VENV) (first time: about 500 MB, a minute or two)"; \
+	$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["dependency-groups"]["dev"], sep="\n")' > $(VENV)/dev.txt; \
+	$(BIN)/python -m pip install --disable-pip-version-check -e '.[all]' -r $(VENV)/dev.txt -c constraints.txt \
+	  | grep -v -E '^(Requirement already satisfied|  (Preparing|Getting|Installing build|Checking if))' || true; \
+	$(BIN)/python -m pip check --disable-pip-version-check; \
+	touch $@
+
+java:
+	@java="$${JAVA_HOME:+$$JAVA_HOME/bin/}java"; \
+	line=$$("$$java" -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p' | head -n 1); \
+	if [ -z "$$line" ] || [ "$$line" -lt 17 ] || [ "$$line" -gt 21 ]; then \
+	  echo "error: Java 17 to 21 is needed, found $${line:-none} ($$java): install it (on Debian: apt install openjdk-17-jre-headless) or set JAVA_HOME" >&2; \
+	  exit 3; \
+	fi
