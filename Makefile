@@ -74,8 +74,10 @@ $(STAMP): pyproject.toml constraints.txt
 	fi; \
 	echo "Installing packages into $(VENV) (first time: about 500 MB, a minute or two)"; \
 	$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["dependency-groups"]["dev"], sep="\n")' > $(VENV)/dev.txt; \
-	$(BIN)/python -m pip install --disable-pip-version-check -e '.[all]' -r $(VENV)/dev.txt -c constraints.txt \
-	  | grep -v -E '^(Requirement already satisfied|  (Preparing|Getting|Installing build|Checking if))' || true; \
+	{ $(BIN)/python -m pip install --disable-pip-version-check -e '.[all]' -r $(VENV)/dev.txt -c constraints.txt; \
+	  echo $$? > $(VENV)/pip.status; \
+	} | grep -v -E '^(Requirement already satisfied|  (Preparing|Getting|Installing build|Checking if))' || true; \
+	[ "$$(cat $(VENV)/pip.status)" = 0 ] || exit 3; \
 	$(BIN)/python -m pip check --disable-pip-version-check; \
 	touch $@
 

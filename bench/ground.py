@@ -1,0 +1,74 @@
+"""Where benchmarks run: a real local cluster of their own, and fresh topics on it.
+
+TALLYMARK_BENCH_HOME names a folder whose cluster stays up between runs; without it a temporary one is wiped
+at the end. Benchmarks speak to confluent_kafka directly: it is the yardstick.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from confluent_kafka.admin import AdminClient, NewTopic
+
+if TYPE_CHECKING:
+    from tallymark.local.cluster import LocalCluster
+
+PARTITIONS = 6
+_SAFE = {"min.insync.replicas": "2"}
+HOME_VARIABLE = "TALLYMARK_BENCH_HOME"
+
+
+@contextmanager
+def open_cluster() -> Iterator[LocalCluster]:
+    """Three brokers and PostgreSQL, up and able to do their work."""
+    from tallymark.local.cluster import LocalCluster
+
+    warm = os.environ.get(HOME_VARIABLE)
+    if warm:
+        cluster = LocalCluster(Path(warm))
+        cluster.up()
+        yield cluster
+        return
+    with tempfile.TemporaryDirectory(prefix="tallymark-bench-") as folder:
+        cluster = LocalCluster(Path(folder) / "home")
+        try:
+            cluster.up()
+            yield cluster
+        finally:
+            cluster.down(wipe=True)
+
+
+@contextmanager
+def fresh_topic(cluster: LocalCluster, *, partitions: int = PARTITIONS) -> Iterator[str]:
+    """A new topic with the settings we insist on in production (RF 3, min ISR 2); deleted afterwards."""
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+    name = f"bench-{uuid.uuid4().hex[:12]}"
+    topic = NewTopic(name, num_partitions=partitions, replication_factor=3, config=_SAFE)
+    admin.create_topics([topic])[name].result(30)
+    try:
+        yield name
+    finally:
+        admin.delete_topics([name])[name].result(30)
+
+
+@contextmanager
+def fresh_database(cluster: LocalCluster) -> Iterator[str]:
+    """The URL of a new database, dropped afterwards. It holds a password: never print it."""
+    import psycopg
+    from psycopg import sql
+
+    name = f"bench_{uuid.uuid4().hex[:12]}"
+    url = cluster.database_url(name)
+    try:
+        yield url
+    finally:
+        with psycopg.connect(cluster.database_url("postgres"), autocommit=True) as connection:
+            connection.execute(
+                sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name))
+            )

@@ -1,0 +1,1 @@
+"""The harness: statistics with literal inputs, and processes that are really measured."""
