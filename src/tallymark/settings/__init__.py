@@ -1,0 +1,24 @@
+"""Settings: flags over environment over tallymark.toml over defaults, each value with where it came from.
+
+loaded = load(flags={("kafka", "bootstrap_servers"): "kafka:9092"})
+loaded.settings.relay.mode
+loaded.origin("relay.mode")          # default
+"""
+
+from __future__ import annotations
+
+from tallymark.settings.layers import Entry, Origin, Source
+from tallymark.settings.loading import Loaded, load
+from tallymark.settings.model import DatabaseSettings, KafkaSettings, RelaySettings, Settings
+
+__all__ = [
+    "DatabaseSettings",
+    "Entry",
+    "KafkaSettings",
+    "Loaded",
+    "Origin",
+    "RelaySettings",
+    "Settings",
+    "Source",
+    "load",
+]
