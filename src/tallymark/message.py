@@ -1,0 +1,164 @@
+"""What a message is: its id, key, value and headers, and how a caller's values become bytes. Pure.
+
+Headers follow the CloudEvents Kafka binding in binary mode: `ce_id`, `ce_source`, `ce_type`, `ce_specversion`,
+and `content-type`. Ours start with `tm_`. Ids are UUIDv7.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import datetime
+import decimal
+import json
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from uuid_utils.compat import uuid7
+
+from tallymark.errors import UsageError
+
+CE_ID = "ce_id"
+CE_SOURCE = "ce_source"
+CE_TYPE = "ce_type"
+CE_SPECVERSION = "ce_specversion"
+CE_TIME = "ce_time"
+CONTENT_TYPE = "content-type"
+TRACEPARENT = "traceparent"
+TM_POSITION = "tm_position"
+
+SPECVERSION = "1.0"
+
+# Written by us alone: a caller that could set them could pass for another message.
+_OURS = frozenset({CE_ID, CE_SPECVERSION, TM_POSITION})
+
+Encode = Callable[[Any], bytes]
+HeaderValue = str | bytes
+
+
+def new_id() -> uuid.UUID:
+    """A fresh UUIDv7: unique, and rising with time."""
+    return uuid7()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Entry:
+    """A message as it is added: what becomes one row of the outbox."""
+
+    id: uuid.UUID
+    topic: str
+    key: bytes | None
+    value: bytes | None
+    headers: str
+    partition: int | None = None
+
+    @property
+    def size(self) -> int:
+        return len(self.value or b"") + len(self.key or b"") + len(self.headers)
+
+
+def encoded(value: Any, encode: Encode | None = None) -> tuple[bytes | None, str]:
+    """A caller's value as bytes, with its content type. None is a tombstone."""
+    if encode is not None:
+        result = encode(value)
+        if not isinstance(result, bytes):
+            raise UsageError(
+                f"encode= gave back {type(result).__name__}, not bytes", remedy="return bytes from encode="
+            )
+        return result, "application/octet-stream"
+    if value is None:
+        return None, ""
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value), "application/octet-stream"
+    if isinstance(value, str):
+        return value.encode(), "text/plain; charset=utf-8"
+    dump = getattr(value, "model_dump_json", None)  # a pydantic model; pydantic itself is not needed
+    if callable(dump):
+        return str(dump()).encode(), "application/json"
+    try:
+        return json.dumps(value, default=_plain, separators=(",", ":"), ensure_ascii=False).encode(), "application/json"
+    except (TypeError, ValueError) as error:
+        raise UsageError(
+            f"a value of type {type(value).__name__} cannot be sent: {error}",
+            remedy="give bytes, str, something JSON-able, a pydantic model or a dataclass, or pass encode=",
+        ) from None
+
+
+def _plain(value: Any) -> Any:
+    """What json does not know by itself."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return dataclasses.asdict(value)
+    if isinstance(value, uuid.UUID | decimal.Decimal):
+        return str(value)
+    if isinstance(value, datetime.datetime | datetime.date | datetime.time):
+        return value.isoformat()
+    dump = getattr(value, "model_dump", None)
+    if callable(dump):
+        return dump(mode="json")
+    raise TypeError(f"{type(value).__name__} is not JSON-able")
+
+
+def encoded_key(key: Any) -> bytes | None:
+    """A key as bytes. None means that no order is promised."""
+    if key is None or isinstance(key, bytes):
+        return key
+    if isinstance(key, str):
+        return key.encode()
+    if isinstance(key, uuid.UUID) or (isinstance(key, int) and not isinstance(key, bool)):
+        return str(key).encode()
+    raise UsageError(
+        f"a key of type {type(key).__name__} cannot be used", remedy="give str, bytes, int or UUID, or None for no order"
+    )
+
+
+def headers_json(
+    *, source: str, type: str, content_type: str, traceparent: str | None, extra: Mapping[str, HeaderValue] | None
+) -> str:
+    """The headers of a row: a JSON object of name to text, or to {"base64": …} for what is not UTF-8."""
+    pairs: dict[str, Any] = {CE_SOURCE: source, CE_TYPE: type}
+    if content_type:
+        pairs[CONTENT_TYPE] = content_type
+    if traceparent:
+        pairs[TRACEPARENT] = traceparent
+    for name, value in (extra or {}).items():
+        pairs[_checked_name(name)] = _json_header(name, value)
+    return json.dumps(pairs, separators=(",", ":"), ensure_ascii=False)
+
+
+def _checked_name(name: Any) -> str:
+    if not isinstance(name, str) or not name:
+        raise UsageError(f"a header's name must be a non-empty str, not {name!r}")
+    if name.lower() in _OURS:
+        raise UsageError(f"header {name!r} is written by Tallymark itself", remedy="choose another name for it")
+    return name
+
+
+def _json_header(name: str, value: Any) -> Any:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            return {"base64": base64.b64encode(value).decode()}
+    raise UsageError(
+        f"header {name!r} is {'null' if value is None else 'of type ' + type(value).__name__}",
+        remedy="give str or bytes; leave the header out where there is nothing to say",
+    )
+
+
+def kafka_headers(text: str) -> list[tuple[str, bytes]]:
+    """A row's headers as Kafka takes them, order and repeated names kept, `ce_specversion` added."""
+
+    def value_of(name: str, value: Any) -> bytes:
+        if isinstance(value, str):
+            return value.encode()
+        if isinstance(value, list) and len(value) == 1 and value[0][0] == "base64":
+            return base64.b64decode(value[0][1])
+        if isinstance(value, int | float | bool):  # from SQL, where json_build_object keeps numbers as numbers
+            return json.dumps(value).encode()
+        raise UsageError(f"header {name!r} is neither text nor {{'base64': …}}")
+
+    pairs = json.loads(text, object_pairs_hook=list)
+    return [(CE_SPECVERSION, SPECVERSION.encode()), *((name, value_of(name, value)) for name, value in pairs)]

@@ -1,0 +1,154 @@
+"""The outbox as a service uses it: add a message to the transaction that changes the business data.
+
+    outbox.add(tx, "transfers", {"amount": 5}, key="alice", type="transfer.made")
+
+The row commits or rolls back with the rest (P1). Messages of one key are sent in the order in which they were
+added, which is the order of their commits for transactions that lock what the key names before adding (P3);
+`serialize_key=True` takes that lock. Without a key no order is promised.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal
+
+from tallymark.errors import UsageError
+from tallymark.lifecycle import MessageState
+from tallymark.message import Encode, Entry, HeaderValue, encoded, encoded_key, headers_json, new_id
+from tallymark.outbox.ports import AddOptions, MessageStatus, OutboxWriter
+from tallymark.outbox.tracing import current_traceparent
+
+# Kafka's own rule for topic names.
+_TOPIC_LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """One message for `add_many`."""
+
+    topic: str
+    value: Any
+    key: Any = None
+    type: str | None = None
+    headers: Mapping[str, HeaderValue] | None = None
+    partition: int | None = None
+    id: uuid.UUID | None = None
+
+
+class Outbox:
+    """Adds messages to the caller's own transaction."""
+
+    def __init__(self, source: str, *, writer: OutboxWriter, encode: Encode | None = None) -> None:
+        if not source:
+            raise UsageError("an outbox needs a source", remedy='name the service, as in Outbox("/bank")')
+        self.source = source
+        self._writer = writer
+        self._encode = encode
+
+    def add(
+        self,
+        tx: Any,
+        topic: str,
+        value: Any,
+        *,
+        key: Any = None,
+        type: str | None = None,
+        headers: Mapping[str, HeaderValue] | None = None,
+        partition: int | None = None,
+        encode: Encode | None = None,
+        dedup_key: str | None = None,
+        if_exists: Literal["refuse", "ignore"] = "refuse",
+        serialize_key: bool = False,
+        deliver_after: datetime | timedelta | None = None,
+    ) -> uuid.UUID:
+        """Add one message; gives back its id (with if_exists="ignore", that of the one added before)."""
+        draft = Draft(topic, value, key, type, headers, partition)
+        options = _options(key, dedup_key, if_exists, serialize_key, deliver_after)
+        return self._writer.add(tx, self.entry(draft, encode), options)
+
+    async def add_async(
+        self,
+        tx: Any,
+        topic: str,
+        value: Any,
+        *,
+        key: Any = None,
+        type: str | None = None,
+        headers: Mapping[str, HeaderValue] | None = None,
+        partition: int | None = None,
+        encode: Encode | None = None,
+        dedup_key: str | None = None,
+        if_exists: Literal["refuse", "ignore"] = "refuse",
+        serialize_key: bool = False,
+        deliver_after: datetime | timedelta | None = None,
+    ) -> uuid.UUID:
+        """`add` for async psycopg, SQLAlchemy's AsyncSession and AsyncConnection, and asyncpg."""
+        draft = Draft(topic, value, key, type, headers, partition)
+        options = _options(key, dedup_key, if_exists, serialize_key, deliver_after)
+        return await self._writer.add_async(tx, self.entry(draft, encode), options)
+
+    def add_many(self, tx: Any, messages: Iterable[Draft], *, encode: Encode | None = None) -> list[uuid.UUID]:
+        """Add many messages at COPY's speed; gives back their ids in order."""
+        entries = [self.entry(draft, encode) for draft in messages]
+        if entries:
+            self._writer.add_many(tx, entries)
+        return [entry.id for entry in entries]
+
+    def state(self, tx: Any, id: uuid.UUID | str) -> MessageState | None:
+        """Where a message is; None where this outbox does not know it (or retention has dropped it)."""
+        status = self.status(tx, id)
+        return status.state if status else None
+
+    def status(self, tx: Any, id: uuid.UUID | str) -> MessageStatus | None:
+        """Where a message is, with its batch, lane and times."""
+        return self._writer.status(tx, id if isinstance(id, uuid.UUID) else uuid.UUID(id))
+
+    def entry(self, draft: Draft, encode: Encode | None = None) -> Entry:
+        """Check one message and turn it into the row that will be written."""
+        _check_topic(draft.topic)
+        value, content_type = encoded(draft.value, encode or self._encode)
+        if draft.partition is not None and (not isinstance(draft.partition, int) or draft.partition < 0):
+            raise UsageError(f"partition {draft.partition!r} is not a number from 0 up")
+        return Entry(
+            id=draft.id or new_id(),
+            topic=draft.topic,
+            key=encoded_key(draft.key),
+            value=value,
+            headers=headers_json(
+                source=self.source,
+                type=draft.type or draft.topic,
+                content_type=content_type,
+                traceparent=current_traceparent(),
+                extra=draft.headers,
+            ),
+            partition=draft.partition,
+        )
+
+
+def _check_topic(topic: Any) -> None:
+    if not isinstance(topic, str) or not topic or len(topic) > 249 or not _TOPIC_LETTERS.issuperset(topic):
+        raise UsageError(
+            f"{topic!r} is not a topic's name", remedy="use up to 249 letters, digits, dots, underscores and hyphens"
+        )
+
+
+def _options(
+    key: Any, dedup_key: str | None, if_exists: str, serialize_key: bool, deliver_after: datetime | timedelta | None
+) -> AddOptions:
+    if if_exists not in ("refuse", "ignore"):
+        raise UsageError(f'if_exists={if_exists!r} is not known', remedy='use "refuse" or "ignore"')
+    if if_exists == "ignore" and dedup_key is None:
+        raise UsageError('if_exists="ignore" says nothing without a dedup_key', remedy="pass dedup_key=")
+    if serialize_key and key is None:
+        raise UsageError("serialize_key=True needs a key", remedy="pass key=, or leave serialize_key out")
+    options = AddOptions(dedup_key=dedup_key, ignore_existing=if_exists == "ignore", serialize_key=serialize_key)
+    if deliver_after is None:
+        return options
+    if isinstance(deliver_after, timedelta):
+        return replace(options, due_at=datetime.now(UTC) + deliver_after)
+    if deliver_after.tzinfo is None:
+        raise UsageError("deliver_after has no time zone", remedy="give an aware datetime, or a timedelta")
+    return replace(options, due_at=deliver_after)

@@ -1,0 +1,19 @@
+"""The W3C `traceparent` of the span that is current, where OpenTelemetry is installed and one is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+try:
+    from opentelemetry.propagate import inject as _inject
+except ImportError:  # not installed: messages carry no trace
+    _inject = None
+
+
+def current_traceparent(inject: Callable[[dict[str, str]], None] | None = _inject) -> str | None:
+    """The current trace as a header value, or None."""
+    if inject is None:
+        return None
+    carrier: dict[str, str] = {}
+    inject(carrier)
+    return carrier.get("traceparent")

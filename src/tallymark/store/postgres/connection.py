@@ -1,0 +1,100 @@
+"""Connections to PostgreSQL, with the settings that our promises need, and errors that say what to do.
+
+Every connection sets TCP keepalives and `idle_in_transaction_session_timeout`, so that a dead or stopped process
+of ours cannot hold a row or a floor for hours; and reads as READ COMMITTED, on the primary.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import urlsplit
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+
+from tallymark.errors import AccessDenied, Problem, SchemaMismatch, SettingsError, TallymarkError, Unreachable
+
+Connection = psycopg.Connection[tuple[Any, ...]]
+
+_KEEPALIVE = {"keepalives": 1, "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3}
+_AUTHENTICATION = ("28000", "28P01")
+
+# PostgreSQL's codes for "this connection or server is going away": reconnect, nothing is wrong with the statement.
+_GONE = ("57P01", "57P02", "57P03", "08000", "08003", "08006", "08001", "08004")
+
+
+def place_of(url: str) -> str:
+    """Where the URL points to, without its password."""
+    try:
+        parts = conninfo_to_dict(url)
+    except psycopg.ProgrammingError:
+        return urlsplit(url).hostname or "the database"
+    host, port = parts.get("host", "localhost"), parts.get("port", "5432")
+    return f"{parts.get('dbname') or parts.get('user', '')} at {host}:{port}"
+
+
+def connect(url: str, *, application: str, autocommit: bool = True, timeout_s: int = 5) -> Connection:
+    """Open a connection to the primary, or say in one line why it cannot be had."""
+    try:
+        connection = psycopg.connect(
+            url,
+            autocommit=autocommit,
+            connect_timeout=timeout_s,
+            application_name=application,
+            target_session_attrs="read-write",
+            # Statements are prepared by the server only where a pooler in transaction mode is not in between.
+            prepare_threshold=None,
+            **_KEEPALIVE,
+        )
+    except psycopg.Error as error:
+        raise explain(error, url) from error
+    # Not in the start-up packet: PgBouncer refuses options that it does not track.
+    status = connection.autocommit
+    if not status:
+        connection.autocommit = True
+    connection.execute("set idle_in_transaction_session_timeout = '60s'")
+    connection.execute("set default_transaction_isolation = 'read committed'")
+    connection.autocommit = status
+    return connection
+
+
+def is_gone(error: BaseException) -> bool:
+    """Whether the connection, not the statement, failed."""
+    if isinstance(error, psycopg.errors.DiskFull | psycopg.errors.OutOfMemory):
+        return False
+    if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
+        code = getattr(error, "sqlstate", None)
+        return code is None or code in _GONE
+    return False
+
+
+def explain(error: psycopg.Error, url: str) -> TallymarkError:
+    """The same failure in our words, with what to do about it."""
+    where = place_of(url)
+    code = error.sqlstate
+    text = str(error).strip().splitlines()
+    last = text[-1].strip() if text else type(error).__name__
+    if isinstance(error, psycopg.ProgrammingError) and code is None:
+        return SettingsError(
+            "the database's URL cannot be read", remedy="write postgresql://user:password@host:port/database"
+        )
+    if code in _AUTHENTICATION or "password authentication failed" in last or "no password supplied" in last:
+        return AccessDenied(f"PostgreSQL refuses to let us in to {where}", remedy="check the user name and the password")
+    if code == "3D000" or ("database" in last and "does not exist" in last):
+        return Unreachable(f"there is no database {where}", remedy="create it, or correct the URL")
+    if code == "42501":
+        return AccessDenied(
+            f"missing rights in {where}: {_primary(error)}",
+            remedy="let a role with the right to create a schema run `tallymark init`, or grant the rights it names",
+        )
+    if code in ("42P01", "3F000", "42883"):
+        return SchemaMismatch(
+            f"the schema is missing or incomplete in {where}: {_primary(error)}", remedy="run `tallymark init`"
+        )
+    if code is None or is_gone(error):
+        return Unreachable(f"PostgreSQL cannot be reached: {where} ({last})", remedy="check that it runs and is reachable")
+    return Problem(f"PostgreSQL says: {_primary(error)} ({code}, {where})")
+
+
+def _primary(error: psycopg.Error) -> str:
+    return error.diag.message_primary or str(error).strip()

@@ -1,0 +1,43 @@
+-- name: add
+-- One message, by the same function that other languages call. cast() rather than ::, for SQLAlchemy's sake.
+select {schema}.outbox_add(
+    cast(%s as text), cast(%s as bytea), cast(%s as bytea), cast(%s as json), cast(%s as uuid), cast(%s as integer),
+    cast(%s as text), cast(%s as text), cast(%s as boolean), cast(%s as timestamptz))
+
+-- name: copy
+-- Many messages. The statement trigger takes the floor before the first position is drawn, for COPY too.
+copy {schema}.outbox (id, topic, key, value, headers, partition) from stdin
+
+-- name: limits
+-- What topics take, where a relay has recorded it.
+select topic, max_message_bytes from {schema}.topics where topic = any(cast(%s as text[]))
+
+-- name: status
+-- A message's state is derived: parked first (it has left its batch), then the batch that covers its position,
+-- else pending. A topic that was held is covered only by the catch-up that names it.
+with found as (
+    select o.position, o.id, o.slot, o.topic, o.key, o.created_at, null::text as parked, null::text as reason,
+           null::bigint as retry_batch
+      from {schema}.outbox o where o.id = cast(%s as uuid)
+    union all
+    select p.position, p.id, p.slot, p.topic, p.key, p.created_at, p.state, p.reason, p.retry_batch
+      from {schema}.parked p where p.id = cast(%s as uuid)
+),
+one as (select * from found order by parked nulls last limit 1),
+placed as (select one.*, mod(one.slot, i.lanes) as lane from one, {schema}.outbox_identity i)
+select p.id, p.topic, p.key, p.position, p.lane, p.created_at, p.parked, p.reason,
+       coalesce(p.retry_batch, b.number), b.state, b.sent_at
+  from placed p
+  left join lateral (
+      select b.number, b.state, b.sent_at
+        from {schema}.batches b
+       where b.covered >= p.position and b.lane = p.lane
+         and case when p.retry_batch is not null then b.number = p.retry_batch
+                  else p.parked is null and b.after_position < p.position and b.upto >= p.position
+                       and (b.topic = p.topic or (b.kind = 'range' and not p.topic = any(b.without_topics))) end
+       order by b.covered, b.number limit 1
+  ) b on true
+
+-- name: delayed
+-- A message that waits for its time.
+select id, topic, key, created_at, due_at from {schema}.delayed where id = cast(%s as uuid)

@@ -1,0 +1,178 @@
+"""Writes outbox entries into the caller's transaction, and says what became of a message."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+
+from tallymark.errors import SchemaMismatch, UsageError
+from tallymark.lifecycle import MessageState, ParkedState
+from tallymark.message import Entry
+from tallymark.outbox.ports import AddOptions, MessageStatus
+from tallymark.store.postgres.callers import async_caller_of, caller_of
+from tallymark.store.queries import load
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_SCHEMA_MISSING = ("3F000", "42P01", "42883")
+_REFUSED = {
+    "TM001": "split the message, or raise max.message.bytes of the topic",
+    "TM002": 'use if_exists="ignore" where adding it again should change nothing',
+    "23514": "",
+    "22P02": "",
+}
+
+
+class PostgresWriter:
+    """The outbox's port, on PostgreSQL."""
+
+    def __init__(self, schema: str = "tallymark") -> None:
+        self._schema = schema
+        self._sql = load("tallymark.store.postgres", "outbox.sql", schema)
+
+    def add(self, tx: Any, entry: Entry, options: AddOptions) -> uuid.UUID:
+        caller = caller_of(tx)
+        with self._explained():
+            row = caller.fetch(self._sql["add"], _parameters(entry, options))
+        return _id_of(row)
+
+    async def add_async(self, tx: Any, entry: Entry, options: AddOptions) -> uuid.UUID:
+        caller = async_caller_of(tx)
+        with self._explained():
+            row = await caller.fetch(self._sql["add"], _parameters(entry, options))
+        return _id_of(row)
+
+    def add_many(self, tx: Any, entries: Sequence[Entry]) -> None:
+        caller = caller_of(tx)
+        connection = caller.psycopg()
+        if connection is None:  # a driver without COPY of ours: one by one, the same function
+            for entry in entries:
+                self.add(tx, entry, AddOptions())
+            return
+        with self._explained():
+            self._refuse_oversized(connection, entries)
+            with connection.cursor() as cursor, cursor.copy(self._sql["copy"]) as copy:
+                copy.set_types(["uuid", "text", "bytea", "bytea", "json", "int4"])
+                for entry in entries:
+                    copy.write_row((entry.id, entry.topic, entry.key, entry.value, entry.headers, entry.partition))
+
+    def status(self, tx: Any, id: uuid.UUID) -> MessageStatus | None:
+        caller = caller_of(tx)
+        with self._explained():
+            row = caller.fetch(self._sql["status"], [id, id])
+            if row is None:
+                later = caller.fetch(self._sql["delayed"], [id])
+                return None if later is None else _delayed(later)
+        return _status(row)
+
+    def _refuse_oversized(self, connection: psycopg.Connection[Any], entries: Sequence[Entry]) -> None:
+        limits = dict(connection.execute(self._sql["limits"], [list({entry.topic for entry in entries})]).fetchall())
+        for entry in entries if limits else ():
+            limit = limits.get(entry.topic)
+            if limit is not None and len(entry.value or b"") > limit:
+                raise UsageError(
+                    f"a value of {len(entry.value or b'')} bytes is larger than topic {entry.topic} takes "
+                    f"(max.message.bytes = {limit})",
+                    remedy=_REFUSED["TM001"],
+                )
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Our words for what the database refuses; whatever else goes wrong is the caller's, unchanged."""
+        try:
+            yield
+        except Exception as error:
+            code = _sqlstate(error)
+            if code in _REFUSED:
+                raise UsageError(_sentence(error), remedy=_REFUSED[code]) from error
+            if code in _SCHEMA_MISSING and self._schema in str(error):
+                raise SchemaMismatch(
+                    f"there is no outbox in schema {self._schema} of this database",
+                    remedy="run `tallymark init --role producer`",
+                ) from error
+            raise
+
+
+def _parameters(entry: Entry, options: AddOptions) -> list[Any]:
+    return [
+        entry.topic,
+        entry.value,
+        entry.key,
+        entry.headers,
+        entry.id,
+        entry.partition,
+        options.dedup_key,
+        "ignore" if options.ignore_existing else "refuse",
+        options.serialize_key,
+        options.due_at,
+    ]
+
+
+def _id_of(row: Sequence[Any] | None) -> uuid.UUID:
+    if row is None:
+        raise AssertionError("outbox_add gives back an id")
+    return row[0] if isinstance(row[0], uuid.UUID) else uuid.UUID(str(row[0]))
+
+
+def _sqlstate(error: BaseException) -> str | None:
+    """The database's code, through whatever wraps it (SQLAlchemy: .orig; Django: __cause__; asyncpg: itself)."""
+    seen: BaseException | None = error
+    while seen is not None:
+        code = getattr(seen, "sqlstate", None) or getattr(seen, "pgcode", None)
+        if isinstance(code, str):
+            return code
+        seen = getattr(seen, "orig", None) or seen.__cause__
+    return None
+
+
+def _sentence(error: BaseException) -> str:
+    diag = getattr(error, "diag", None)
+    if diag is not None and diag.message_primary:
+        return str(diag.message_primary)
+    inner = getattr(error, "orig", None) or error.__cause__
+    return _sentence(inner) if inner is not None and inner is not error else str(error).splitlines()[0]
+
+
+def _status(row: Sequence[Any]) -> MessageStatus:
+    id_, topic, key, position, lane, added_at, parked, reason, batch, batch_state, sent_at = row
+    state = MessageState.PENDING
+    if parked is not None:
+        state = {
+            ParkedState.SENT: MessageState.SENT,
+            ParkedState.DISCARDED: MessageState.DISCARDED,
+        }.get(ParkedState(parked), MessageState.FAILED)
+    elif batch_state is not None:
+        state = MessageState(batch_state)
+    return MessageStatus(
+        id=uuid.UUID(str(id_)),
+        state=state,
+        topic=topic,
+        key=None if key is None else bytes(key),
+        position=position,
+        lane=lane,
+        batch=batch,
+        added_at=added_at,
+        sent_at=sent_at,
+        reason=reason,
+    )
+
+
+def _delayed(row: Sequence[Any]) -> MessageStatus:
+    id_, topic, key, added_at, due_at = row
+    return MessageStatus(
+        id=uuid.UUID(str(id_)),
+        state=MessageState.DELAYED,
+        topic=topic,
+        key=None if key is None else bytes(key),
+        position=None,
+        lane=None,
+        batch=None,
+        added_at=added_at,
+        sent_at=None,
+        reason=f"due at {due_at.isoformat()}",
+    )
