@@ -47,7 +47,7 @@ bench: $(STAMP) java ## measure: all benchmarks, or NAME=cluster; QUICK=1 for a 
 	@$(BIN)/python -m bench $(NAME) $(if $(QUICK),--quick)
 
 docs: $(STAMP) ## build the documentation into site/, warnings are errors
-	@DISABLE_MKDOCS_2_WARNING=true $(BIN)/mkdocs build --strict
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # A cluster that still runs here is stopped first: deleting its files would leave its processes behind.
 clean: ## delete what the other targets made: environment, caches, the local cluster of this folder
