@@ -122,9 +122,10 @@ def _explained(error: ValidationError, won: Mapping[keys.Path, Entry]) -> Settin
         said = said.partition(", unable to parse")[0]
         complaint = f"{keys.dotted(entry.path if entry else path)} {said}{_but_is(entry, said)}"
     more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-    about = keys.meaning(entry.path if entry else path)
+    key = entry.path if entry else path
+    about = keys.meaning(key)
     return SettingsError(
-        mask(where + complaint + more), remedy=f"{path[-1]}: {about}." if about else "Correct it there."
+        mask(where + complaint + more), remedy=f"{key[-1]}: {about}." if about else "Correct it there."
     )
 
 

@@ -91,7 +91,7 @@ class DatabaseSettings(_Section):
     def _looks_like_one(cls, url: SecretStr) -> SecretStr:
         text = url.get_secret_value()
         if not is_address(text):
-            raise ValueError("must be like postgresql://user:password@host:5432/name")
+            raise ValueError("must be a postgresql:// URL or a libpq connection string")
         return url
 
 
