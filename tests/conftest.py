@@ -1,0 +1,121 @@
+"""The ground that all tests stand on: one real cluster per run, a fresh database and fresh topics per test.
+
+TALLYMARK_TEST_HOME=DIR      keep the cluster there, running, for the next run: one test file takes seconds
+TALLYMARK_TEST_POSTGRES=16   the PostgreSQL to test against (18 unless told)
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tallymark.broker.kafka import AdminClient, NewTopic
+from tallymark.local.cluster import LocalCluster
+from tests.waiting import wait_for
+
+MakeTopic = Callable[..., str]
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[LocalCluster]:
+    """Three brokers and PostgreSQL. A test that stops one of them must start it again."""
+    major = int(os.environ.get("TALLYMARK_TEST_POSTGRES", "18"))
+    warm = os.environ.get("TALLYMARK_TEST_HOME")
+    home = Path(warm) / f"postgres-{major}" if warm else Path(tempfile.mkdtemp(prefix="tallymark-test-"))
+    cluster = LocalCluster(home, brokers=3, postgres=major)
+    cluster.up()
+    try:
+        yield cluster
+    finally:
+        if not warm:
+            cluster.down(wipe=True)
+            shutil.rmtree(home, ignore_errors=True)
+
+
+@pytest.fixture(autouse=True)
+def _cluster_left_whole(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A test that leaves a broker or PostgreSQL down is at fault itself, not the next one."""
+    yield
+    if "cluster" in request.fixturenames:
+        cluster: LocalCluster = request.getfixturevalue("cluster")
+        down = [server.name for server in cluster.processes if server.state() != "running"]
+        if down:
+            cluster.up()
+            pytest.fail(f"the test left {', '.join(down)} not running")
+
+
+@pytest.fixture
+def bootstrap_servers(cluster: LocalCluster) -> str:
+    return cluster.bootstrap_servers
+
+
+@pytest.fixture
+def database(cluster: LocalCluster, request: pytest.FixtureRequest) -> Iterator[str]:
+    """The URL of a database made for this test and dropped after it."""
+    name = _unique(request, separator="_")
+    yield cluster.database_url(name)
+    cluster.drop_database(name)
+
+
+@pytest.fixture
+def make_database(cluster: LocalCluster, request: pytest.FixtureRequest) -> Iterator[Callable[[], str]]:
+    """For tests that need several databases: each call gives the URL of a fresh one."""
+    made: list[str] = []
+
+    def make() -> str:
+        made.append(_unique(request, separator="_"))
+        return cluster.database_url(made[-1])
+
+    yield make
+    for name in made:
+        cluster.drop_database(name)
+
+
+@pytest.fixture(scope="session")
+def admin(cluster: LocalCluster) -> AdminClient:
+    return AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+
+
+@pytest.fixture
+def make_topic(admin: AdminClient, request: pytest.FixtureRequest) -> Iterator[MakeTopic]:
+    """`make_topic(partitions=3, **settings)`: a fresh topic of RF 3 and min ISR 2; deleted after the test."""
+    made: list[str] = []
+
+    def make(partitions: int = 3, *, replication_factor: int = 3, **settings: str) -> str:
+        name = _unique(request, separator="-")
+        config = {
+            "min.insync.replicas": "2",
+            **{key.replace("_", "."): value for key, value in settings.items()},
+        }
+        admin.create_topics([NewTopic(name, partitions, replication_factor, config=config)])[name].result(30)
+        made.append(name)
+        wait_for(lambda: _has_leaders(admin, name, partitions), what=f"topic {name} has leaders")
+        return name
+
+    yield make
+    if made:
+        for future in admin.delete_topics(made).values():
+            future.exception(30)  # a topic that the test deleted itself is gone, and that is fine
+
+
+@pytest.fixture
+def topic(make_topic: MakeTopic) -> str:
+    """One fresh topic of three partitions."""
+    return make_topic()
+
+
+def _has_leaders(admin: AdminClient, topic: str, partitions: int) -> bool:
+    found = admin.list_topics(topic, timeout=10).topics[topic].partitions
+    return len(found) == partitions and all(partition.leader >= 0 for partition in found.values())
+
+
+def _unique(request: pytest.FixtureRequest, *, separator: str) -> str:
+    name = re.sub(r"[^a-z0-9]+", separator, request.node.name.lower()).strip(separator)
+    return f"{name[:40]}{separator}{uuid.uuid4().hex[:8]}"
