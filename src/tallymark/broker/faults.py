@@ -116,7 +116,10 @@ def explain(  # noqa: PLR0911 - one return per meaning reads as the table that i
     return Problem(f"{while_doing}Kafka says: {said} ({cause.name()})")
 
 
-_REACH_REMEDY = "Check --bootstrap-servers (TALLYMARK_BOOTSTRAP_SERVERS, [kafka] bootstrap_servers) and that the brokers are up."
+_REACH_REMEDY = (
+    "Check --bootstrap-servers (TALLYMARK_BOOTSTRAP_SERVERS, [kafka] bootstrap_servers), "
+    "and that the brokers are up."
+)
 
 
 def unreachable(servers: str, reason: str) -> Unreachable:

@@ -1,6 +1,6 @@
 """Client settings: what each kind of client needs to keep the promises, over the user's own.
 
-Every profile takes `client` (bootstrap.servers and the user's security settings, under librdkafka's names) and
+Every profile takes `client` (bootstrap.servers and the user's security settings, in librdkafka's names) and
 returns what the client's constructor takes. Ours win: the settings refuse a user's value for them beforehand.
 No client writes to stderr: its log lines go through our logging.
 """

@@ -126,7 +126,9 @@ _RULES: tuple[_Rule, ...] = (
     _Rule(
         "replicas", "all in sync",
         "partitions run on fewer copies than they should", Severity.WARN,
-        lambda topic, _: _when(bool(topic.under_replicated), f"partitions {_list(topic.under_replicated)} lag"),
+        lambda topic, _: _when(
+            bool(topic.under_replicated), f"partitions {_list(topic.under_replicated)} lag"
+        ),
     ),
     _Rule(
         "leaders", "one for each partition",

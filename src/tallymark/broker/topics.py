@@ -1,7 +1,7 @@
 """Topics: describe them, and create them with settings that keep what they acknowledge.
 
-`create` is idempotent: a topic that is there already as asked is left alone; one that is there otherwise is an
-error, never changed. It returns when every partition has its leader and its copies.
+`create` is idempotent: a topic that is there already as asked is left alone; one that is there otherwise is
+an error, never changed. It returns when every partition has its leader and its copies.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _POLL_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class TopicSpec:
-    """A topic to be made. `config` overrides the safe settings; whether that is allowed is the caller's call."""
+    """A topic to be made. `config` overrides the safe settings; the caller has judged whether it may."""
 
     name: str
     partitions: int
@@ -168,7 +168,7 @@ def _when_ready(admin: AdminClient, name: str, deadline: float) -> TopicFacts:
 
 
 def _same(facts: TopicFacts, spec: TopicSpec) -> None:
-    """A topic that is there already must be the one that was asked for, partitions and given settings alike."""
+    """A topic that is there already must be the one that was asked for."""
     wanted = spec.expected()
     differing = [
         f"{setting} is {have}, not {want}"
