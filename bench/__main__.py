@@ -52,7 +52,7 @@ def _run(benchmarks: Sequence[Benchmark], *, quick: bool, as_json: bool) -> int:
     facts = machine()  # before the cluster starts: its load is not the machine's mood
     aside = Console(stderr=True)
     missed = 0
-    with aside.status("starting the cluster") as status, open_cluster() as cluster:
+    with aside.status("starting the cluster") as status, open_cluster(status.update) as cluster:
         for one in benchmarks:
 
             def progress(text: str, name: str = one.name) -> None:
@@ -63,9 +63,14 @@ def _run(benchmarks: Sequence[Benchmark], *, quick: bool, as_json: bool) -> int:
             if as_json:
                 print(json.dumps(report.as_json()), flush=True)
             else:
-                report.render(Console())
+                report.render(_console())
             status.update("stopping the cluster")
     return EXIT_PROBLEM if missed else EXIT_DONE
+
+
+def _console() -> Console:
+    """A file or a pipe has no width: wide enough that no figure is cut."""
+    return Console() if sys.stdout.isatty() else Console(width=140)
 
 
 if __name__ == "__main__":

@@ -42,9 +42,9 @@ def cluster(context: Context) -> Sequence[Row]:
             progress=context.progress,
         )
     return [
-        *rows_for("produce, idempotent, callback each", samples["idempotent"]),
+        *rows_for("idempotent produce, callback each", samples["idempotent"]),
         *rows_for(
-            "produce, transactions of 10,000 (against idempotent)",
+            "transactional produce (against idempotent)",
             samples["transactional"],
             samples["idempotent"],
         ),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,29 +25,29 @@ HOME_VARIABLE = "TALLYMARK_BENCH_HOME"
 
 
 @contextmanager
-def open_cluster() -> Iterator[LocalCluster]:
+def open_cluster(report: Callable[[str], None]) -> Iterator[LocalCluster]:
     """Three brokers and PostgreSQL, up and able to do their work."""
     from tallymark.local.cluster import LocalCluster
 
     warm = os.environ.get(HOME_VARIABLE)
     if warm:
         cluster = LocalCluster(Path(warm))
-        cluster.up()
+        cluster.up(report)
         yield cluster
         return
     with tempfile.TemporaryDirectory(prefix="tallymark-bench-") as folder:
         cluster = LocalCluster(Path(folder) / "home")
         try:
-            cluster.up()
+            cluster.up(report)
             yield cluster
         finally:
-            cluster.down(wipe=True)
+            cluster.down(wipe=True, report=report)
 
 
 @contextmanager
 def fresh_topic(cluster: LocalCluster, *, partitions: int = PARTITIONS) -> Iterator[str]:
     """A new topic with the settings we insist on in production (RF 3, min ISR 2); deleted afterwards."""
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 3})
     name = f"bench-{uuid.uuid4().hex[:12]}"
     topic = NewTopic(name, num_partitions=partitions, replication_factor=3, config=_SAFE)
     admin.create_topics([topic])[name].result(30)
@@ -60,15 +60,8 @@ def fresh_topic(cluster: LocalCluster, *, partitions: int = PARTITIONS) -> Itera
 @contextmanager
 def fresh_database(cluster: LocalCluster) -> Iterator[str]:
     """The URL of a new database, dropped afterwards. It holds a password: never print it."""
-    import psycopg
-    from psycopg import sql
-
     name = f"bench_{uuid.uuid4().hex[:12]}"
-    url = cluster.database_url(name)
     try:
-        yield url
+        yield cluster.database_url(name)
     finally:
-        with psycopg.connect(cluster.database_url("postgres"), autocommit=True) as connection:
-            connection.execute(
-                sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name))
-            )
+        cluster.drop_database(name)

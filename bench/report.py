@@ -32,7 +32,7 @@ class Report:
         table = Table(
             title=f"bench {self.name}", title_justify="left", caption=self._caption(), caption_justify="left"
         )
-        table.add_column("metric")
+        table.add_column("metric", no_wrap=True)
         table.add_column("unit")
         for heading in ("ours", "against", "ratio", "95 %"):
             table.add_column(heading, justify="right", no_wrap=True)
