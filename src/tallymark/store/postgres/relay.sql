@@ -1,0 +1,284 @@
+-- name: identity
+select outbox_id::text, lanes, receipts_topic_id from {schema}.outbox_identity
+
+-- name: record_receipts_topic
+-- Once: a receipts topic that is recreated later is noticed by its id.
+update {schema}.outbox_identity set receipts_topic_id = %(topic_id)s where receipts_topic_id is null
+
+-- name: join
+-- All clocks are the database's: a relay whose own clock is an hour off changes nothing.
+with seen as (
+    insert into {schema}.relays (owner, host, pid, mode, version, accepted, seen_until)
+    values (%(owner)s, %(host)s, %(pid)s, %(mode)s, %(version)s, %(accepted)s,
+            clock_timestamp() + make_interval(secs => %(seconds)s))
+    on conflict (owner) do update set seen_until = excluded.seen_until
+), gone as (
+    delete from {schema}.relays where seen_until < clock_timestamp() - interval '1 hour' and owner <> %(owner)s
+)
+select 1 + count(*) from {schema}.relays where seen_until > clock_timestamp() and owner <> %(owner)s
+
+-- name: leave
+delete from {schema}.relays where owner = %(owner)s
+
+-- name: take
+-- One lane whose lease has run out, with a new epoch: from now on the old owner's writes change nothing.
+update {schema}.lanes l
+   set owner = %(owner)s, epoch = l.epoch + 1,
+       lease_until = clock_timestamp() + make_interval(secs => %(seconds)s), changed_at = clock_timestamp()
+  from (select lane from {schema}.lanes
+         where (owner is null or lease_until < clock_timestamp()) and halted is null
+         order by lease_until nulls first, lane limit 1 for update skip locked) free
+ where l.lane = free.lane
+returning l.lane, l.owner, l.epoch, l.covered, l.last_number, l.receipt_number, l.receipt_token::text,
+          l.receipt_offset, l.paused, l.halted
+
+-- name: renew
+update {schema}.lanes set lease_until = clock_timestamp() + make_interval(secs => %(seconds)s)
+ where owner = %(owner)s and lease_until > clock_timestamp()
+returning lane, epoch
+
+-- name: release
+update {schema}.lanes set owner = null, lease_until = null, changed_at = clock_timestamp()
+ where lane = %(lane)s and owner = %(owner)s and epoch = %(epoch)s
+
+-- name: reread
+select lane, owner, epoch, covered, last_number, receipt_number, receipt_token::text, receipt_offset, paused, halted
+  from {schema}.lanes where lane = %(lane)s and owner = %(owner)s and epoch = %(epoch)s
+
+-- name: halt
+update {schema}.lanes set halted = %(finding)s, owner = null, lease_until = null, changed_at = clock_timestamp()
+ where lane = %(lane)s and owner = %(owner)s and epoch = %(epoch)s
+
+-- name: count_fenced
+update {schema}.lanes set fenced = fenced + 1 where lane = %(lane)s
+
+-- name: sequence
+-- Read first: what is drawn after this has a position above it.
+select last_value - (not is_called)::integer from {schema}.outbox_position
+
+-- name: floors
+-- Read second, in a statement of its own: writers that drew at or below the sequence's value just read and have not
+-- ended hold a floor now. Prepared transactions (pid null) keep theirs.
+select min(((l.classid::bigint << 32) | l.objid::bigint) & ((1::bigint << 48) - 1))
+  from pg_locks l, {schema}.outbox_identity i
+ where l.locktype = 'advisory' and l.objsubid = 1 and l.granted and l.mode = 'ShareLock'
+   and l.database = (select oid from pg_database where datname = current_database())
+   and (l.classid::bigint >> 16) = i.tag
+
+-- name: read
+-- Read third. The sizes come first, so that the rows that are fetched fit into memory whatever they weigh;
+-- a row is in while what stands before it is below the limit, so that one giant alone still moves.
+with sized as materialized (
+    select o.position, coalesce(octet_length(o.value), 0) + coalesce(octet_length(o.key), 0)
+                       + pg_column_size(o.headers) + 100 as size
+      from {schema}.outbox o
+     where o.position > %(after)s and o.position <= %(upto)s and mod(o.slot, %(lanes)s) = %(lane)s
+       and (%(topic)s::text is null or o.topic = %(topic)s)
+       and (%(without)s::text[] = '{}' or o.topic <> all(%(without)s::text[]))
+     order by o.position limit %(limit)s
+), summed as (
+    select position, size, sum(size) over (order by position rows unbounded preceding) as total from sized
+), cut as (
+    select max(position) as upto from summed where total - size < %(size)s
+)
+select o.position, o.id::text, o.topic, o.key, o.value, o.headers::text, o.partition
+  from {schema}.outbox o
+ where o.position > %(after)s and o.position <= (select upto from cut) and mod(o.slot, %(lanes)s) = %(lane)s
+   and (%(topic)s::text is null or o.topic = %(topic)s)
+   and (%(without)s::text[] = '{}' or o.topic <> all(%(without)s::text[]))
+ order by o.position
+
+-- name: contents
+-- What a claimed batch is made of: its range never changes, so this gives the same rows whoever asks, less those
+-- that have left it.
+select o.position, o.id::text, o.topic, o.key, o.value, o.headers::text, o.partition
+  from {schema}.outbox o
+ where o.position > %(after)s and o.position <= %(upto)s and mod(o.slot, %(lanes)s) = %(lane)s
+   and (%(topic)s::text is null or o.topic = %(topic)s)
+   and (%(without)s::text[] = '{}' or o.topic <> all(%(without)s::text[]))
+   and not exists (select from {schema}.parked p where p.position = o.position)
+ order by o.position
+
+-- name: retry_contents
+select p.position, p.id::text, p.topic, p.key, p.value, p.headers::text, p.partition
+  from {schema}.parked p
+ where p.retry_batch = %(number)s and p.state = 'retrying' and mod(p.slot, %(lanes)s) = %(lane)s
+ order by p.position
+
+-- name: unsent
+select lane, number, token::text, kind, after_position, upto, covered, mode, messages, version, topic, without_topics
+  from {schema}.batches where lane = %(lane)s and state = 'sending' order by number
+
+-- name: advance
+-- Mark one batch and claim the next in one commit: a batch costs one round trip and one flush. Everything hangs on
+-- `mine`: where the owner, the epoch, the number or the version is no longer so, nothing at all happens.
+with mine as (
+    update {schema}.lanes l
+       set covered = coalesce(%(claim_covered)s, l.covered),
+           last_number = coalesce(%(claim_number)s, l.last_number),
+           receipt_number = coalesce(%(receipt_number)s, l.receipt_number),
+           receipt_token = coalesce(%(receipt_token)s::uuid, l.receipt_token),
+           receipt_offset = coalesce(%(receipt_offset)s, l.receipt_offset),
+           sent = l.sent + %(mark_messages)s,
+           resolved = l.resolved + (%(in_doubt)s)::integer,
+           changed_at = clock_timestamp()
+     where l.lane = %(lane)s and l.owner = %(owner)s and l.epoch = %(epoch)s
+       and (%(claim_number)s::bigint is null or l.last_number = %(claim_number)s - 1)
+       and (%(mark_number)s::bigint is null or exists (
+            select from {schema}.batches b
+             where b.covered = %(mark_covered)s and b.lane = %(lane)s and b.number = %(mark_number)s
+               and b.version = %(mark_version)s and b.state = 'sending'))
+    returning l.lane
+), marked as (
+    update {schema}.batches b
+       set state = 'sent', sent_at = clock_timestamp(), version = b.version + 1,
+           receipt_offset = %(receipt_offset)s, in_doubt = %(in_doubt)s
+      from mine
+     where b.covered = %(mark_covered)s and b.lane = mine.lane and b.number = %(mark_number)s
+    returning b.kind, b.number, b.topic, b.upto
+), retried as (
+    update {schema}.parked p set state = 'sent', changed_at = clock_timestamp()
+      from marked
+     where marked.kind = 'retry' and p.retry_batch = marked.number and p.state = 'retrying'
+       and mod(p.slot, %(lanes)s) = %(lane)s
+), caught_up as (
+    update {schema}.topic_holds h set from_position = marked.upto, checked_at = clock_timestamp()
+      from marked where marked.kind = 'topic' and h.lane = %(lane)s and h.topic = marked.topic
+), claimed as (
+    insert into {schema}.batches (covered, lane, number, token, kind, after_position, upto, topic, without_topics,
+                                  messages, mode, state, owner, epoch)
+    select %(claim_covered)s, mine.lane, %(claim_number)s, %(claim_token)s::uuid, %(claim_kind)s, %(claim_after)s,
+           %(claim_upto)s, %(claim_topic)s, %(claim_without)s::text[], %(claim_messages)s, %(claim_mode)s, 'sending',
+           %(owner)s, %(epoch)s
+      from mine where %(claim_number)s::bigint is not null
+), parked as (
+    insert into {schema}.parked (position, id, slot, topic, key, value, headers, partition, created_at, state, reason,
+                                 batch)
+    select o.position, o.id, o.slot, o.topic, o.key, o.value, o.headers, o.partition, o.created_at, 'waiting',
+           w.reason, %(claim_number)s
+      from mine, unnest(%(waiting)s::bigint[], %(waiting_reasons)s::text[]) w(position, reason)
+      join {schema}.outbox o on o.position = w.position
+)
+select lane from mine
+
+-- name: progress
+update {schema}.lanes set covered = %(covered)s
+ where lane = %(lane)s and owner = %(owner)s and epoch = %(epoch)s and covered <= %(covered)s
+returning lane
+
+-- name: exclude
+-- Messages leave a batch of the outbox's rows before Kafka's commit, never after it.
+with mine as (
+    update {schema}.batches b
+       set version = b.version + 1,
+           messages = greatest(0, b.messages - cardinality(%(positions)s::bigint[])),
+           without_topics = b.without_topics || %(topics)s::text[]
+      from {schema}.lanes l
+     where l.lane = %(lane)s and l.owner = %(owner)s and l.epoch = %(epoch)s
+       and b.covered = %(covered)s and b.lane = l.lane and b.number = %(number)s and b.version = %(version)s
+       and b.state = 'sending'
+    returning b.number, b.version, b.messages, b.without_topics
+), parked as (
+    insert into {schema}.parked (position, id, slot, topic, key, value, headers, partition, created_at, state, reason,
+                                 batch, attempts)
+    select o.position, o.id, o.slot, o.topic, o.key, o.value, o.headers, o.partition, o.created_at, w.state, w.reason,
+           mine.number, (w.state = 'failed')::integer
+      from mine, unnest(%(positions)s::bigint[], %(states)s::text[], %(reasons)s::text[]) w(position, state, reason)
+      join {schema}.outbox o on o.position = w.position
+), held as (
+    insert into {schema}.topic_holds (lane, topic, state, from_position, reason)
+    select %(lane)s, w.topic, 'held', %(after)s, w.reason
+      from mine, unnest(%(topics)s::text[], %(topic_reasons)s::text[]) w(topic, reason)
+    on conflict (lane, topic) do nothing
+)
+select version, messages, without_topics from mine
+
+-- name: exclude_retry
+-- In a batch of parked messages: the failed one is failed again, those of its key behind it wait again.
+with mine as (
+    update {schema}.batches b
+       set version = b.version + 1,
+           messages = greatest(0, b.messages - cardinality(%(positions)s::bigint[]))
+      from {schema}.lanes l
+     where l.lane = %(lane)s and l.owner = %(owner)s and l.epoch = %(epoch)s
+       and b.covered = %(covered)s and b.lane = l.lane and b.number = %(number)s and b.version = %(version)s
+       and b.state = 'sending'
+    returning b.number, b.version, b.messages, b.without_topics
+), parked as (
+    update {schema}.parked p
+       set state = w.state, reason = w.reason, retry_batch = null, changed_at = clock_timestamp(),
+           attempts = p.attempts + (w.state = 'failed')::integer
+      from mine, unnest(%(positions)s::bigint[], %(states)s::text[], %(reasons)s::text[]) w(position, state, reason)
+     where p.position = w.position
+)
+select version, messages, without_topics from mine
+
+-- name: held_keys
+select distinct topic, key from {schema}.parked
+ where state in ('failed', 'waiting', 'retrying') and mod(slot, %(lanes)s) = %(lane)s and key is not null
+
+-- name: claim_retry
+-- Only the lane's owner resends, as a numbered batch: the messages that an operator freed, and behind each of them
+-- its key's queue, as far as nothing failed stands before it.
+with chosen as (
+    select p.position from {schema}.parked p
+     where p.state in ('retrying', 'waiting') and p.retry_batch is null and mod(p.slot, %(lanes)s) = %(lane)s
+       and not exists (
+           select from {schema}.parked f
+            where f.topic = p.topic and f.key = p.key and f.position < p.position and f.state = 'failed')
+     order by p.position limit %(limit)s
+), mine as (
+    update {schema}.lanes l set last_number = %(number)s, changed_at = clock_timestamp()
+     where l.lane = %(lane)s and l.owner = %(owner)s and l.epoch = %(epoch)s and l.last_number = %(number)s - 1
+       and exists (select from chosen)
+    returning l.lane, l.covered
+), freed as (
+    update {schema}.parked p set state = 'retrying', retry_batch = %(number)s, changed_at = clock_timestamp()
+      from mine, chosen where p.position = chosen.position
+    returning p.position
+), claimed as (
+    insert into {schema}.batches (covered, lane, number, token, kind, after_position, upto, messages, mode, state,
+                                  owner, epoch)
+    select mine.covered, mine.lane, %(number)s, %(token)s::uuid, 'retry', mine.covered, mine.covered,
+           (select count(*) from freed), %(mode)s, 'sending', %(owner)s, %(epoch)s
+      from mine
+)
+select covered, (select count(*) from freed) from mine
+
+-- name: holds
+select topic, state, from_position, reason from {schema}.topic_holds where lane = %(lane)s order by held_at
+
+-- name: update_hold
+insert into {schema}.topic_holds (lane, topic, state, from_position, reason)
+select l.lane, %(topic)s, %(state)s, %(start)s, %(reason)s
+  from {schema}.lanes l where l.lane = %(lane)s and l.owner = %(owner)s and l.epoch = %(epoch)s
+on conflict (lane, topic) do update
+   set state = excluded.state, from_position = excluded.from_position, reason = excluded.reason,
+       checked_at = clock_timestamp()
+returning lane
+
+-- name: end_hold
+delete from {schema}.topic_holds h using {schema}.lanes l
+ where h.lane = %(lane)s and h.topic = %(topic)s and l.lane = h.lane and l.owner = %(owner)s and l.epoch = %(epoch)s
+returning h.lane
+
+-- name: topic
+select topic, topic_id, partitions, max_message_bytes from {schema}.topics where topic = %(topic)s
+
+-- name: record_topic
+-- The partition count and the topic's id stay as first recorded until someone accepts new ones.
+insert into {schema}.topics (topic, topic_id, partitions, max_message_bytes, accepted_risks)
+values (%(topic)s, %(topic_id)s, %(partitions)s, %(max_message_bytes)s, %(accepted)s)
+on conflict (topic) do update
+   set max_message_bytes = excluded.max_message_bytes, accepted_risks = excluded.accepted_risks
+
+-- name: move_due
+-- The statement trigger takes the floor here as for every other writer.
+with due as (
+    delete from {schema}.delayed
+     where id in (select id from {schema}.delayed where due_at <= clock_timestamp()
+                   order by due_at limit %(limit)s for update skip locked)
+    returning *
+)
+insert into {schema}.outbox (id, topic, key, value, headers, partition)
+select id, topic, key, value, headers, partition from due order by due_at
