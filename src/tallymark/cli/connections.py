@@ -1,0 +1,161 @@
+"""From settings to what a verb connects to: a Kafka client's settings, a database.
+
+A local cluster that is up (TALLYMARK_HOME) is the default as a whole: only where neither Kafka nor a database
+was given. Mixing someone's database with a laptop's Kafka by accident would send their messages to the wrong
+place and mark them as sent.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tallymark.errors import SettingsError
+
+if TYPE_CHECKING:
+    from tallymark.local.cluster import LocalCluster
+    from tallymark.settings import DatabaseSettings, Entry, Loaded, Settings
+
+LOCAL_DATABASE = "tallymark"
+
+BootstrapOption = Annotated[
+    str | None, typer.Option("--bootstrap-servers", metavar="HOST:PORT,…", help="Kafka's brokers.")
+]
+DatabaseOption = Annotated[
+    str | None, typer.Option("--database", metavar="NAME|URL", help="A database of the settings, or a URL.")
+]
+
+Flags = Mapping[tuple[str, ...], tuple[str, object]]
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """What was said before the verb: `tallymark --config FILE …`."""
+
+    config: Path | None = None
+
+
+# One process runs one command line.
+_frame = Frame()
+
+
+def use(frame: Frame) -> None:
+    """Remember the options that were given before the verb."""
+    global _frame  # noqa: PLW0603 - set once, by main, before any verb runs
+    _frame = frame
+
+
+def load(
+    *, bootstrap_servers: str | None = None, database: str | None = None, flags: Flags | None = None
+) -> Loaded:
+    """The effective settings, with these flags on top and a local cluster beneath."""
+    from tallymark import settings
+
+    given = {
+        ("kafka", "bootstrap_servers"): ("--bootstrap-servers", bootstrap_servers),
+        ("database",): ("--database", database),
+        **(flags or {}),
+    }
+    loaded = settings.load(flags=given, config=_frame.config)
+    if _is_somewhere_else(loaded.settings) or (cluster := _local_cluster()) is None:
+        return loaded
+    return settings.load(flags=given, config=_frame.config, fallback=_local_entries(cluster, loaded.settings))
+
+
+def kafka_client(settings: Settings) -> dict[str, str]:
+    """What every client needs: the bootstrap servers and the user's own settings, secrets included."""
+    if not settings.kafka.bootstrap_servers:
+        raise SettingsError("no Kafka is given", remedy=_how_to("--bootstrap-servers HOST:PORT", settings))
+    return {
+        "bootstrap.servers": settings.kafka.bootstrap_servers,
+        **{name: value.get_secret_value() for name, value in settings.kafka.client.items()},
+    }
+
+
+def database(settings: Settings, name_or_url: str | None = None) -> DatabaseSettings:
+    """The database meant: by URL, by name, the default one, or the only one there is."""
+    from tallymark.settings import DatabaseSettings
+    from tallymark.settings.keys import closest
+    from tallymark.settings.model import is_address
+
+    named = settings.databases
+    wanted = name_or_url or (settings.database.get_secret_value() if settings.database else None)
+    if wanted is None:
+        if len(named) == 1:
+            return next(iter(named.values()))
+        if named:
+            raise SettingsError("which database?", remedy=f"Give --database {' | '.join(sorted(named))}.")
+        raise SettingsError("no database is given", remedy=_how_to("--database URL", settings))
+    if wanted in named:
+        return named[wanted]
+    if is_address(wanted):
+        return DatabaseSettings.model_validate({"url": wanted})
+    if "://" in wanted:
+        raise SettingsError(
+            "--database is not a postgresql:// URL", remedy="postgresql://user@host:5432/name"
+        )
+    near = closest(wanted, named)
+    raise SettingsError(
+        f"there is no database {wanted!r} in the settings",
+        remedy=f"Did you mean {near}?"
+        if near
+        else f"Give its URL, or add [databases.{wanted}] to tallymark.toml.",
+    )
+
+
+def make_local_database(loaded: Loaded, chosen: DatabaseSettings) -> None:
+    """A local cluster's database is made when it is first set up; someone's own is theirs to make."""
+    from tallymark.settings import Source
+
+    local = {origin.source for path, origin in loaded.origins.items() if path[0] in ("database", "databases")}
+    if local and Source.LOCAL in local and (cluster := _local_cluster()) is not None:
+        cluster.create_database(chosen.url.get_secret_value().rpartition("/")[2])
+
+
+def _is_somewhere_else(settings: Settings) -> bool:
+    from tallymark.settings.model import is_address
+
+    by_url = settings.database is not None and is_address(settings.database.get_secret_value())
+    return bool(settings.kafka.bootstrap_servers or settings.databases or by_url)
+
+
+def _local_cluster() -> LocalCluster | None:
+    """The cluster in TALLYMARK_HOME, if there is one and it runs."""
+    home = Path(os.environ.get("TALLYMARK_HOME") or ".tallymark")
+    # Looked at by hand first: the room behind it is heavy, and its packages may not be installed.
+    if not (home / "cluster.json").is_file():
+        return None
+    try:
+        from tallymark.local.cluster import LocalCluster
+    except ImportError:
+        return None
+    cluster = LocalCluster(home)
+    return cluster if any(broker.is_alive() for broker in cluster.brokers) else None
+
+
+def _local_entries(cluster: LocalCluster, settings: Settings) -> list[Entry]:
+    from tallymark.settings import Entry, Origin, Source
+
+    origin = Origin(Source.LOCAL, str(cluster.home.path))
+    entries = [Entry(("kafka", "bootstrap_servers"), cluster.bootstrap_servers, origin)]
+    if not cluster.postgres.is_alive():
+        return entries
+    if settings.database is None:
+        return [*entries, Entry(("database",), cluster.postgres.url(LOCAL_DATABASE), origin)]
+    # A name that no settings explain is the name of a database on the local server.
+    name = settings.database.get_secret_value()
+    return [*entries, Entry(("databases", name, "url"), cluster.postgres.url(name), origin)]
+
+
+def _how_to(option: str, settings: Settings) -> str:
+    if _is_somewhere_else(settings) and _local_cluster() is not None:
+        return (
+            f"Give {option}. A local cluster is up, and is not mixed with addresses that you give; "
+            'to use all of it: eval "$(tallymark local env)".'
+        )
+    return f"Give {option}, or set it in tallymark.toml; `tallymark local up` starts both on this machine."
