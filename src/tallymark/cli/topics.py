@@ -1,4 +1,4 @@
-"""`tallymark topics create | check`: topics that keep what they acknowledge, and what is wrong with those that don't."""
+"""`tallymark topics create | check`: topics that keep what they acknowledge, and what others lack."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from tallymark.cli import connections, output
 from tallymark.errors import EXIT_PROBLEM, Problem, UsageError
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from tallymark.broker.kafka import AdminClient
     from tallymark.broker.safety import Finding
 
@@ -60,6 +62,7 @@ def _pairs(settings: list[str] | None) -> dict[str, str]:
 @app.command()
 def create(
     names: Annotated[list[str], typer.Argument(metavar="NAME…", help="The topics.")],
+    *,
     partitions: Annotated[int, typer.Option(min=1, max=10_000, help="Partitions of each.")] = 6,
     replication_factor: Annotated[int, typer.Option(min=1, max=100, help="Copies of each partition.")] = 3,
     config: Annotated[
@@ -109,6 +112,7 @@ def check(
         list[str] | None,
         typer.Argument(metavar="[NAME…]", help="The topics; default: all but internal ones."),
     ] = None,
+    *,
     accept_risk: AcceptRisk = None,
     bootstrap_servers: connections.BootstrapOption = None,
     json: output.JsonOption = False,
@@ -144,7 +148,7 @@ def check(
         raise typer.Exit(EXIT_PROBLEM)
 
 
-def _findings(findings: list[Finding]) -> object:
+def _findings(findings: list[Finding]) -> Table:
     return output.table(
         ("topic", "setting", "found", "safe", "severity", "why"),
         [(each.topic, each.rule, each.found, each.safe, each.severity, each.why) for each in findings],

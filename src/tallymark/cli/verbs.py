@@ -1,10 +1,12 @@
-"""The verbs and where each lives. One is imported when it is used: `--help` stays quick whatever a verb needs.
+"""The verbs and where each lives. One is imported when it is used: `--help` is quick whatever a verb needs.
 
 A verb's module offers `app`, a Typer: one command makes a verb, several make a group.
 """
 
 from __future__ import annotations
 
+import difflib
+import re
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -47,15 +49,22 @@ def present() -> dict[str, Verb]:
     return {verb.name: verb for verb in VERBS if find_spec(verb.module) is not None}
 
 
+def closest_verb(complaint: str) -> str | None:
+    """The verb that was most likely meant, where the complaint is that there is none of that name."""
+    word = re.match(r"No such command '([^']+)'", complaint)
+    near = difflib.get_close_matches(word.group(1), present(), n=1) if word else []
+    return near[0] if near else None
+
+
 class Verbs(TyperGroup):
     """A group whose commands are imported on first use."""
 
     _listing = False
 
-    def list_commands(self, ctx: Any) -> list[str]:
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - the group's signature
         return list(present())
 
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002 - the group's signature
         verb = present().get(cmd_name)
         if verb is None:
             return None
