@@ -6,6 +6,7 @@ data that it did not just make, except in `wipe_disk`.
 
 from __future__ import annotations
 
+import io
 import shutil
 import signal
 import subprocess
@@ -42,6 +43,7 @@ class Broker(ServerProcess):
         self.number = number
         self._java, self._class_path, self._record = java, class_path, record
         self._wait_ready = wait_ready
+        self._log_start = 0
         self._overrides: dict[str, str] = {}
 
     @property
@@ -63,6 +65,11 @@ class Broker(ServerProcess):
         ]
         return "".join(parts)
 
+    def log_since_start(self) -> str:
+        with self.log_file.open(errors="replace") if self.log_file.exists() else io.StringIO() as file:
+            file.seek(min(self._log_start, _size(self.log_file)))
+            return self.output_file.read_text(errors="replace") + file.read()
+
     # Its life
 
     def start(self, *, wait: bool = True) -> None:
@@ -72,6 +79,7 @@ class Broker(ServerProcess):
         else:
             self.format()
             self.write_files()
+            self._log_start = _size(self.log_file)
             self.spawn(self._command(_SERVER, str(self.folder / "server.properties")))
         if wait:
             self._wait_ready(self)
@@ -147,3 +155,7 @@ class Broker(ServerProcess):
             main_class,
             *arguments,
         ]
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0

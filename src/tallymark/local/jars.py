@@ -170,7 +170,7 @@ def _failure(what: str, lines: list[str]) -> Unreachable | Problem:
     )
     return Unreachable(
         f"{what} could not be fetched from Maven Central: {telling.group(0) if telling else 'Ivy failed'}",
-        remedy="Check the network (a proxy goes into JAVA_TOOL_OPTIONS: -Dhttps.proxyHost, -Dhttps.proxyPort), "
+        remedy="Check the network (JAVA_TOOL_OPTIONS takes -Dhttps.proxyHost and proxyPort), "
         f"or copy the cache of a machine that has it and name it in {VARIABLE}.",
     )
 

@@ -29,7 +29,6 @@ from tallymark.local.process import ServerProcess
 
 SUPERUSER = "tallymark"
 _SYSTEM_USER = "pgserver"
-DEFAULT_MAJOR = 18
 START_PATIENCE_S = 30.0
 STOP_GRACE_S = 20.0
 _LOOK_AGAIN_S = 0.05
@@ -241,7 +240,7 @@ class Postgres(ServerProcess):
         }
 
     def _clear_stale_lock(self) -> None:
-        """We are not alive: a lock file with a pid that is now someone else's must not keep us from starting."""
+        """A lock file with a pid that is now someone else's must not keep us from starting."""
         lock = self.data / "postmaster.pid"
         try:
             pid = int(lock.read_text().split()[0])

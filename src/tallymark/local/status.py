@@ -47,8 +47,11 @@ class ClusterStatus:
     @property
     def healthy(self) -> bool:
         running = all(process.state is State.RUNNING for process in self.processes)
-        has_brokers = any(process.kind == "broker" for process in self.processes)
-        return bool(self.processes) and running and (self.under_replicated == 0 or not has_brokers)
+        return bool(self.processes) and running and (self.under_replicated == 0 or not self.has_brokers)
+
+    @property
+    def has_brokers(self) -> bool:
+        return any(process.kind == "broker" for process in self.processes)
 
     def to_dict(self) -> dict[str, Any]:
         return {**asdict(self), "healthy": self.healthy}
