@@ -20,7 +20,7 @@ help: ## list the targets
 
 install: $(STAMP) ## the virtual environment and every package, pinned by constraints.txt
 
-demo: $(STAMP) java ## start a real cluster, send a message through it, say what happened, take it all down
+demo: java $(STAMP) ## start a real cluster, send a message through it, say what happened, take it all down
 	@$(BIN)/tallymark demo
 
 check: $(STAMP) ## ruff, mypy --strict, the import contract
@@ -29,21 +29,21 @@ check: $(STAMP) ## ruff, mypy --strict, the import contract
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-test: check java ## check, then each promise and each crash point once (CI runs this)
+test: java check ## check, then each promise and each crash point once (CI runs this)
 	$(BIN)/python -m pytest -m "not full" $(ARGS)
 
 # The second pass has a cluster of its own: a warm one holds the data of PostgreSQL 18.
-test-full: check java ## everything: whole matrices, long torture, and again on PostgreSQL 16
+test-full: java check ## everything: whole matrices, long torture, and again on PostgreSQL 16
 	$(BIN)/python -m pytest $(ARGS)
 	env -u TALLYMARK_TEST_HOME TALLYMARK_TEST_POSTGRES=16 $(BIN)/python -m pytest $(ARGS)
 
-up: $(STAMP) java ## a local cluster (three brokers and PostgreSQL) that stays up
+up: java $(STAMP) ## a local cluster (three brokers and PostgreSQL) that stays up
 	@$(BIN)/tallymark local up
 
 down: $(STAMP) ## stop the local cluster, keep its data
 	@$(BIN)/tallymark local down
 
-bench: $(STAMP) java ## measure: all benchmarks, or NAME=cluster; QUICK=1 for a short run
+bench: java $(STAMP) ## measure: all benchmarks, or NAME=cluster; QUICK=1 for a short run
 	@$(BIN)/python -m bench $(NAME) $(if $(QUICK),--quick)
 
 docs: $(STAMP) ## build the documentation into site/, warnings are errors
@@ -81,10 +81,13 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip check --disable-pip-version-check; \
 	touch $@
 
+# Looked for before anything is installed: the answer should not come after a long download.
 java:
-	@java="$${JAVA_HOME:+$$JAVA_HOME/bin/}java"; \
-	line=$$("$$java" -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p' | head -n 1); \
-	if [ -z "$$line" ] || [ "$$line" -lt 17 ] || [ "$$line" -gt 21 ]; then \
-	  echo "error: Java 17 to 21 is needed, found $${line:-none} ($$java): install it (on Debian: apt install openjdk-17-jre-headless) or set JAVA_HOME" >&2; \
-	  exit 3; \
-	fi
+	@seen=; \
+	for java in $${JAVA_HOME:+"$$JAVA_HOME/bin/java"} java; do \
+	  version=$$("$$java" -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p' | head -n 1); \
+	  if [ -n "$$version" ] && [ "$$version" -ge 17 ] && [ "$$version" -le 21 ]; then exit 0; fi; \
+	  seen="$$seen$${version:+ $$version}"; \
+	done; \
+	echo "error: Java 17 to 21 is needed, found:$${seen:- none}; install it (on Debian: apt install openjdk-17-jre-headless) or set JAVA_HOME" >&2; \
+	exit 3

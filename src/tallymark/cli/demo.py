@@ -146,9 +146,7 @@ def _create_topic(cluster: LocalCluster, *, copies: int) -> str:
     spec = TopicSpec(TOPIC, partitions=_PARTITIONS, replication_factor=copies)
     create(admin_client(_client(cluster)), spec)
     in_sync = spec.settings["min.insync.replicas"]
-    return (
-        f"{TOPIC}: 6 partitions, {copies} copies, {settings['min.insync.replicas']} of them in sync at least"
-    )
+    return f"{TOPIC}: {_PARTITIONS} partitions, {copies} copies, at least {in_sync} of them in sync"
 
 
 def _send(cluster: LocalCluster) -> str:

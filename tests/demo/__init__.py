@@ -1,0 +1,1 @@
+"""The demo verb, as a user runs it."""

@@ -1,0 +1,67 @@
+"""The demo tells its steps and leaves nothing behind, also when it is interrupted."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.children import Child, start_child
+from tests.waiting import wait_for
+
+INTERRUPTED = 130
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """Where the demo makes its own folder. Open to PostgreSQL's user, as pytest's own would not be."""
+    made = Path(tempfile.mkdtemp(prefix="tallymark-test-demo-"))
+    made.chmod(0o755)
+    yield made
+    shutil.rmtree(made, ignore_errors=True)
+
+
+def demo(folder: Path) -> Child:
+    return start_child(
+        ["-m", "tallymark", "demo", "--brokers", "1", "--json"], environment={"TMPDIR": str(folder)}
+    )
+
+
+def running(folder: Path) -> list[str]:
+    """Servers that were started from this folder."""
+    told = (" ".join(each.info["cmdline"] or []) for each in psutil.process_iter(["cmdline"]))
+    return [line for line in told if str(folder) in line]
+
+
+def test_each_step_is_told_and_nothing_is_left_behind(folder: Path) -> None:
+    with demo(folder) as child:
+        assert child.wait(120) == 0, child.output
+        steps = {step["name"]: step["result"] for step in json.loads(child.output.splitlines()[-1])["steps"]}
+    assert list(steps) == [
+        "start a cluster",
+        "create the schema",
+        "create a topic",
+        "send a message",
+        "read it back",
+        "take everything down",
+    ]
+    assert steps["read it back"] == '{"from": "alice", "to": "bob", "cents": 500}'
+    assert running(folder) == []
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_demo_leaves_nothing_behind(folder: Path, sign: signal.Signals) -> None:
+    with demo(folder) as child:
+        wait_for(lambda: running(folder), within=60, what="a server of the demo runs")
+        child.terminate(sign)
+        assert child.wait(60) == INTERRUPTED, child.output
+        assert "Traceback" not in child.output
+    assert running(folder) == []
+    assert list(folder.iterdir()) == []
