@@ -27,10 +27,9 @@ def folder() -> Iterator[Path]:
     shutil.rmtree(made, ignore_errors=True)
 
 
-def demo(folder: Path) -> Child:
-    return start_child(
-        ["-m", "tallymark", "demo", "--brokers", "1", "--json"], environment={"TMPDIR": str(folder)}
-    )
+def demo(folder: Path, *, crash_point: str | None = None) -> Child:
+    arguments = ["-m", "tallymark", "demo", "--brokers", "1", "--json"]
+    return start_child(arguments, crash_point=crash_point, environment={"TMPDIR": str(folder)})
 
 
 def running(folder: Path) -> list[str]:
@@ -56,11 +55,22 @@ def test_each_step_is_told_and_nothing_is_left_behind(folder: Path) -> None:
     assert list(folder.iterdir()) == []
 
 
-@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_demo_leaves_nothing_behind(folder: Path, sign: signal.Signals) -> None:
+@pytest.mark.parametrize("point", ["local.recorded", "local.broker_formatted", "local.before_probe"])
+def test_a_demo_that_is_told_to_stop_while_it_starts_leaves_nothing_behind(folder: Path, point: str) -> None:
+    with demo(folder, crash_point=f"{point}:1:term") as child:
+        assert child.wait(60) == INTERRUPTED, child.output
+        assert f"crash point {point}" in child.output
+        assert "Traceback" not in child.output
+    assert running(folder) == []
+    assert list(folder.iterdir()) == []
+
+
+def test_ctrl_c_is_quiet_and_leaves_nothing_behind(folder: Path) -> None:
     with demo(folder) as child:
-        wait_for(lambda: running(folder), within=60, what="a server of the demo runs")
-        child.terminate(sign)
+        wait_for(
+            lambda: any("kafka.Kafka" in line for line in running(folder)), within=60, what="a broker runs"
+        )
+        child.terminate(signal.SIGINT)
         assert child.wait(60) == INTERRUPTED, child.output
         assert "Traceback" not in child.output
     assert running(folder) == []
