@@ -47,7 +47,7 @@ def up(
     home: HomeOption = None,
     json: output.JsonOption = False,
 ) -> None:
-    """Start what is not running, and return when the cluster can be used. Running it again changes nothing."""
+    """Start what is not running, and return when it can be used. Running it again changes nothing."""
     from tallymark.local.cluster import LocalCluster
 
     cluster = LocalCluster(home, brokers=brokers, postgres=postgres)
@@ -160,12 +160,18 @@ def _progress() -> Iterator[Callable[[str], None]]:
 
 @contextmanager
 def _ended_like_ctrl_c() -> Iterator[None]:
-    """SIGTERM and a closed terminal end `up` as Ctrl-C does: what it started is stopped."""
+    """SIGTERM and a closed terminal end `up` as Ctrl-C does: what it started is stopped.
+
+    One signal is enough: further ones must not interrupt the stopping.
+    """
+    signs = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
     def interrupt(_number: int, _frame: object) -> NoReturn:
+        for sign in signs:
+            signal.signal(sign, signal.SIG_IGN)
         raise KeyboardInterrupt
 
-    before = {sign: signal.signal(sign, interrupt) for sign in (signal.SIGTERM, signal.SIGHUP)}
+    before = {sign: signal.signal(sign, interrupt) for sign in signs}
     try:
         yield
     finally:

@@ -16,7 +16,7 @@ from pathlib import Path
 from tallymark.crashpoint import reached
 from tallymark.errors import Problem
 from tallymark.local import brokerfiles
-from tallymark.local.home import ClusterRecord, write_private
+from tallymark.local.home import ClusterRecord, fresh_scratch, write_private
 from tallymark.local.java import Java
 from tallymark.local.process import ServerProcess
 
@@ -124,8 +124,7 @@ class Broker(ServerProcess):
                     remedy="Restore that file, or start afresh with: tallymark local down --wipe",
                 )
             shutil.rmtree(self.data)
-        scratch = self.folder / "data.new"
-        shutil.rmtree(scratch, ignore_errors=True)
+        scratch = fresh_scratch(self.folder)
         write_private(
             self.folder / "log4j2.xml", brokerfiles.render_logging(self.folder / "log" / "format.log")
         )

@@ -15,7 +15,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 from tallymark.broker.probe import look
@@ -254,7 +254,11 @@ class LocalCluster:
 
 def _together(servers: Sequence[Server], action: Callable[[Server], object]) -> None:
     """Side by side, since each mostly waits. All get their turn before the first error is raised."""
-    with ThreadPoolExecutor(len(servers)) as pool:
+    pool = ThreadPoolExecutor(len(servers))
+    try:
         turns = [pool.submit(action, server) for server in servers]
+        wait(turns)
+    finally:
+        pool.shutdown()  # also on Ctrl-C: a late start must not come after the stopping
     for turn in turns:
         turn.result()

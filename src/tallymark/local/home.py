@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -154,3 +156,16 @@ def write_private(path: Path, text: str) -> None:
         file.flush()
         os.fsync(file.fileno())
     os.replace(scratch, path)
+
+
+def fresh_scratch(folder: Path) -> Path:
+    """A new folder in which to make a data directory before it is renamed; what earlier attempts left is cleared.
+
+    Its name is new each time: a tool whose starter was killed may still be writing into the last one.
+    """
+    for leftover in folder.glob("data.new-*"):
+        if leftover.is_dir():
+            shutil.rmtree(leftover, ignore_errors=True)
+        else:
+            leftover.unlink(missing_ok=True)
+    return Path(tempfile.mkdtemp(prefix="data.new-", dir=folder))

