@@ -141,7 +141,7 @@ def check(
         human=lambda: [
             *(f"{name}: there is no such topic" for name in missing),
             *([_findings(findings)] if findings else []),
-            f"{len(facts)} topics looked at, {len(findings)} findings",
+            f"topics looked at: {len(facts)}, findings: {len(findings)}",
         ],
     )
     if failed:

@@ -1,0 +1,87 @@
+"""What a verb connects to: by flag, by name, the only one; a local cluster as a whole or not at all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tallymark.cli import connections
+from tallymark.errors import SettingsError
+from tallymark.local.cluster import LocalCluster
+from tallymark.settings import load
+from tests.cli.conftest import Run
+
+TWO = """
+[databases.bank]
+url = "postgresql://u:p@h/bank"
+role = "producer"
+[databases.ledger]
+url = "postgresql://u:p@h/ledger"
+"""
+
+
+def url(folder: Path, text: str, name: str | None) -> str:
+    (folder / "tallymark.toml").write_text(text)
+    chosen = connections.database(load(environ={}, directory=folder).settings, name)
+    return chosen.url.get_secret_value()
+
+
+def test_a_database_by_name_by_url_and_by_default(tmp_path: Path) -> None:
+    assert url(tmp_path, TWO, "ledger") == "postgresql://u:p@h/ledger"
+    assert url(tmp_path, TWO, "postgresql://else/where") == "postgresql://else/where"
+    assert url(tmp_path, 'database = "bank"\n' + TWO, None) == "postgresql://u:p@h/bank"
+    assert url(tmp_path, '[databases.one]\nurl = "host=h dbname=one"', None) == "host=h dbname=one"
+
+
+@pytest.mark.parametrize(
+    ("name", "what", "remedy"),
+    [
+        (None, "which database?", "--database bank | ledger"),
+        ("legder", "there is no database 'legder'", "Did you mean ledger?"),
+        ("shop", "there is no database 'shop'", "[databases.shop]"),
+        ("mysql://u:s3cretpw@h/d", "not a postgresql:// URL", "postgresql://"),
+    ],
+)
+def test_a_database_that_cannot_be_told(tmp_path: Path, name: str | None, what: str, remedy: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        url(tmp_path, TWO, name)
+    assert what in str(caught.value)
+    assert remedy in caught.value.remedy
+    assert "s3cretpw" not in caught.value.sentence
+
+
+def test_the_kafka_client_gets_the_pass_through_settings(tmp_path: Path) -> None:
+    (tmp_path / "tallymark.toml").write_text(
+        '[kafka]\nbootstrap_servers = "a:1"\n[kafka.client]\nsasl.password = "hunter22"\n'
+    )
+    settings = load(environ={}, directory=tmp_path).settings
+    assert connections.kafka_client(settings) == {"bootstrap.servers": "a:1", "sasl.password": "hunter22"}
+
+
+def test_a_running_local_cluster_is_the_default_as_a_whole(
+    run: Run, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TALLYMARK_HOME", str(cluster.home.path))
+    shown = {each["name"]: each for each in run("config", "--json").json["settings"]}
+    assert shown["kafka.bootstrap_servers"]["value"] == cluster.bootstrap_servers
+    assert shown["kafka.bootstrap_servers"]["source"] == "local cluster"
+    assert shown["database"]["source"] == "local cluster"
+    assert "********" in shown["database"]["value"]
+    assert run("topics", "check", "no-such-topic").code == 1
+    # A name that no settings explain is a database on its server.
+    named = {
+        each["name"]: each["value"] for each in run("config", "--database", "shop", "--json").json["settings"]
+    }
+    assert named["databases.shop.url"].endswith("/shop")
+
+
+def test_a_local_cluster_is_never_mixed_with_someones_own(
+    run: Run, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TALLYMARK_HOME", str(cluster.home.path))
+    monkeypatch.setenv("TALLYMARK_DATABASE", "postgresql://u:p@production/bank")
+    ran = run("topics", "check")
+    assert ran.code == 2
+    assert "no Kafka is given" in ran.err
+    assert "tallymark local env" in ran.err
