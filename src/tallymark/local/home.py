@@ -159,7 +159,7 @@ def write_private(path: Path, text: str) -> None:
 
 
 def fresh_scratch(folder: Path) -> Path:
-    """A new folder in which to make a data directory before it is renamed; what earlier attempts left is cleared.
+    """A new folder to make a data directory in, before it is renamed. What earlier attempts left is cleared.
 
     Its name is new each time: a tool whose starter was killed may still be writing into the last one.
     """
