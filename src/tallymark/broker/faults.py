@@ -127,6 +127,14 @@ def unreachable(servers: str, reason: str) -> Unreachable:
     return Unreachable(f"Kafka at {servers} cannot be reached: {_plain(mask(reason))}", remedy=_REACH_REMEDY)
 
 
+def hung_up(servers: str) -> Unreachable:
+    """Someone listens and closes the connection at once: most often TLS on one side only."""
+    return Unreachable(
+        f"Kafka at {servers} closes the connection at once",
+        remedy="Check that security.protocol under [kafka] client fits the listener (TLS or not, SASL or not).",
+    )
+
+
 def wrong_setting(error: KafkaException) -> SettingsError:
     """The client could not even be made: a pass-through setting that librdkafka does not know or accept."""
     said = mask(error_of(error).str()).removeprefix("Failed to create admin client: ")

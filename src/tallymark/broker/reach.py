@@ -65,6 +65,7 @@ def reach(client: profiles.Client, timeout: float = 5.0) -> Reached:
 def _judged(definite: KafkaError, heard: list[KafkaError], servers: str) -> Exception:
     """All brokers being down is the sum; the single reasons before it say why."""
     if definite.code() == KafkaError._ALL_BROKERS_DOWN:
-        reason = next((each for each in heard if each.code() != KafkaError._ALL_BROKERS_DOWN), definite)
-        return faults.explain(reason, servers=servers)
+        reason = next((each for each in heard if each.code() != KafkaError._ALL_BROKERS_DOWN), None)
+        # A connection that is made and closed at once is not reported as an error of its own.
+        return faults.explain(reason, servers=servers) if reason else faults.hung_up(servers)
     return faults.explain(definite, servers=servers)

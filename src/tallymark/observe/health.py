@@ -78,7 +78,9 @@ class HealthServer:
         except OverflowError as error:
             raise UsageError(f"{port} is not a port", remedy="Ports are 0 to 65535.") from error
         self._server.daemon_threads = True
-        self._thread = threading.Thread(target=self._server.serve_forever, name="metrics", daemon=True)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(0.1,), name="metrics", daemon=True
+        )
 
     @property
     def address(self) -> str:
