@@ -27,7 +27,7 @@ def test_create_makes_a_safe_topic_once(
     create = ("topics", "create", name, "--partitions", "4", "--bootstrap-servers", bootstrap_servers)
     first = run(*create, "--json")
     assert (first.code, first.json["topics"]) == (0, [{"name": name, "created": True, "partitions": 4}])
-    facts = topics.describe(admin, [name])[name]
+    facts = topics.describe(admin, [name], patience=10)[name]
     assert (facts.partitions, facts.replication_factor, facts.min_insync_replicas) == (4, 3, 2)
     assert (facts.unclean_election, facts.cleanup_policy) == (False, "delete")
     assert len(facts.topic_id) == 22

@@ -82,8 +82,23 @@ def names(admin: AdminClient, *, timeout: float = 10.0) -> list[str]:
     return sorted(name for name in found if not name.startswith("__"))
 
 
-def describe(admin: AdminClient, wanted: Sequence[str], *, timeout: float = 10.0) -> dict[str, TopicFacts]:
-    """The facts of each of these topics that exists; one that does not is absent from the answer."""
+def describe(
+    admin: AdminClient, wanted: Sequence[str], *, timeout: float = 10.0, patience: float = 0.0
+) -> dict[str, TopicFacts]:
+    """The facts of each of these topics that exists; one that does not is absent from the answer.
+
+    A broker may hear of a new topic a moment after its neighbour: with `patience` (seconds) what is missing is
+    looked for again before it is said to be.
+    """
+    deadline = time.monotonic() + patience
+    while True:
+        found = _described(admin, wanted, timeout)
+        if len(found) == len(set(wanted)) or time.monotonic() >= deadline:
+            return found
+        admin.poll(_POLL_S)
+
+
+def _described(admin: AdminClient, wanted: Sequence[str], timeout: float) -> dict[str, TopicFacts]:
     if not wanted:
         return {}
     described = admin.describe_topics(TopicCollection(list(wanted)), request_timeout=timeout)
@@ -95,7 +110,7 @@ def describe(admin: AdminClient, wanted: Sequence[str], *, timeout: float = 10.0
             if faults.error_of(error).code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                 raise faults.explain(error, doing=f"describing topic {name}") from error
     configs = _configs(admin, list(found), timeout)
-    return {name: _facts(name, found[name], configs[name]) for name in found}
+    return {name: _facts(name, found[name], configs[name]) for name in found if name in configs}
 
 
 def _configs(admin: AdminClient, wanted: Sequence[str], timeout: float) -> dict[str, dict[str, str]]:
@@ -107,7 +122,10 @@ def _configs(admin: AdminClient, wanted: Sequence[str], timeout: float) -> dict[
         try:
             configs[resource.name] = {name: str(entry.value) for name, entry in future.result().items()}
         except KafkaException as error:
-            raise faults.explain(error, doing=f"reading the settings of topic {resource.name}") from error
+            # Another broker answers this one: it may not have heard of a new topic yet.
+            if faults.error_of(error).code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                doing = f"reading the settings of topic {resource.name}"
+                raise faults.explain(error, doing=doing) from error
     return configs
 
 

@@ -123,7 +123,7 @@ def check(
     accepted = _accepted(accept_risk)
     admin = _admin(bootstrap_servers)
     wanted = names or topics.names(admin)
-    facts = topics.describe(admin, wanted)
+    facts = topics.describe(admin, wanted, patience=1.0)
     missing = [name for name in wanted if name not in facts]
     findings = [
         finding for each in facts.values() for finding in safety.judge(each) if finding.rule not in accepted
