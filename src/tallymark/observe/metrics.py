@@ -132,22 +132,22 @@ class Metrics:
         series = self._series[metric.name]
         return series.labels(**labels) if metric.labels else series
 
-    def add(self, metric: Metric, amount: float = 1, **labels: str) -> None:
+    def add(self, metric: Metric, amount: float = 1, /, **labels: str) -> None:
         """Count up."""
         if self._series:
             self._child(metric, labels).inc(amount)
 
-    def set(self, metric: Metric, value: float, **labels: str) -> None:
+    def set(self, metric: Metric, value: float, /, **labels: str) -> None:
         """The value now."""
         if self._series:
             self._child(metric, labels).set(value)
 
-    def observe(self, metric: Metric, value: float, **labels: str) -> None:
+    def observe(self, metric: Metric, value: float, /, **labels: str) -> None:
         """One measurement of a distribution."""
         if self._series:
             self._child(metric, labels).observe(value)
 
-    def drop(self, metric: Metric, **labels: str) -> None:
+    def drop(self, metric: Metric, /, **labels: str) -> None:
         """Forget one series: a lane that is no longer ours must not keep its last value for ever."""
         if self._series and metric.labels:
             self._series[metric.name].remove_by_labels(labels)
