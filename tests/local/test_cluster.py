@@ -37,7 +37,7 @@ def values(cluster: LocalCluster, topic: str, count: int) -> list[bytes]:
     consumer.subscribe([topic])
     try:
         messages = consumer.consume(count, 30)
-        return [message.value() for message in messages if message.error() is None]
+        return [message.value() or b"" for message in messages if message.error() is None]
     finally:
         consumer.close()
 

@@ -10,7 +10,7 @@ import io
 import shutil
 import signal
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from tallymark.crashpoint import reached
@@ -37,12 +37,13 @@ class Broker(ServerProcess):
         class_path: Callable[[], str],
         record: Callable[[], ClusterRecord],
         wait_ready: Callable[[Broker], None],
+        jvm_options: Callable[[], Sequence[str]] = tuple,
     ) -> None:
         self._marker_argument = f"-Dtallymark.broker={folder}"
         super().__init__(f"broker-{number}", "broker", folder, [self._marker_argument])
         self.number = number
         self._java, self._class_path, self._record = java, class_path, record
-        self._wait_ready = wait_ready
+        self._wait_ready, self._jvm_options = wait_ready, jvm_options
         self._log_start = 0
         self._overrides: dict[str, str] = {}
 
@@ -137,8 +138,9 @@ class Broker(ServerProcess):
             self._command("kafka.tools.StorageTool", *arguments), capture_output=True, text=True, check=False
         )
         if result.returncode != 0:
-            lines = (result.stderr or result.stdout).strip().splitlines() or ["no output"]
-            raise Problem(f"{self.name}: the log directory could not be formatted: {lines[-1]}")
+            lines = (result.stderr + result.stdout).strip().splitlines() or ["it gave no reason"]
+            told = next((line for line in lines if "Exception" in line or "rror" in line), lines[0])
+            raise Problem(f"{self.name}: the log directory could not be formatted: {told.strip()}")
         reached("local.broker_formatted")
         scratch.rename(self.data)
 
@@ -146,6 +148,7 @@ class Broker(ServerProcess):
         return [
             str(self._java().executable),
             *(_MEMORY if main_class == _SERVER else _BRIEF),
+            *self._jvm_options(),
             "-Djava.awt.headless=true",
             f"-Dlog4j2.configurationFile={self.folder / 'log4j2.xml'}",
             *([self._marker_argument] if main_class == _SERVER else []),

@@ -64,7 +64,10 @@ def properties(
         "num.network.threads": "2",
         "num.io.threads": "4",
         "log.cleaner.dedupe.buffer.size": str(16 << 20),
+        # Quick to notice: on one machine, silence is death
         "group.initial.rebalance.delay.ms": "0",
+        "broker.heartbeat.interval.ms": "1000",
+        "broker.session.timeout.ms": "6000",
     }
     for listener in record.listeners:
         settings |= {

@@ -22,6 +22,7 @@ from tallymark.broker.probe import look
 from tallymark.crashpoint import reached
 from tallymark.errors import Problem, UsageError
 from tallymark.local.broker import Broker
+from tallymark.local.classarchive import ClassArchive
 from tallymark.local.home import ClusterRecord, Home, Listener
 from tallymark.local.jars import KAFKA, JarStore, Report, spark_connector
 from tallymark.local.java import Java, find_java
@@ -93,9 +94,10 @@ class LocalCluster:
                 number,
                 self.home.broker(number),
                 java=self._java,
-                class_path=lambda: JarStore(self._java(), self._cache).class_path(KAFKA),
+                class_path=lambda: self._jars().class_path(KAFKA),
                 record=self._known,
                 wait_ready=wait_broker,
+                jvm_options=lambda: self._archive().options(),
             )
         return self._brokers[number]
 
@@ -165,7 +167,8 @@ class LocalCluster:
 
     def _bring_up(self, report: Report) -> None:
         if self._known().brokers:
-            JarStore(self._java(), self._cache).ensure([KAFKA, spark_connector()], report)
+            self._jars().ensure([KAFKA, spark_connector()], report)
+            self._archive().ensure(report)
         deadline = time.monotonic() + PATIENCE_S
         for server in self.processes:
             server.resume()  # someone may have left it paused
@@ -243,6 +246,12 @@ class LocalCluster:
         if self._java_found is None:
             self._java_found = find_java()
         return self._java_found
+
+    def _jars(self) -> JarStore:
+        return JarStore(self._java(), self._cache)
+
+    def _archive(self) -> ClassArchive:
+        return ClassArchive(self._java(), self._jars())
 
     def _known(self) -> ClusterRecord:
         if not self.exists() or self._record is None:
