@@ -15,7 +15,7 @@ class _Described(enum.StrEnum):
 
     sentence: str
 
-    def __new__(cls, value: str, sentence: str) -> _Described:
+    def __new__(cls, value: str, sentence: str = "") -> _Described:
         member = str.__new__(cls, value)
         member._value_ = value
         member.sentence = sentence
@@ -45,7 +45,10 @@ class Mode(_Described):
     """How the relay publishes."""
 
     TRANSACTIONAL = "transactional", "Once in the log: each batch and its receipt are one Kafka transaction."
-    CALLBACK = "callback", "At least once: several batches in flight, each marked when all of it is acknowledged."
+    CALLBACK = (
+        "callback",
+        "At least once: several batches in flight, each marked when all of it is acknowledged.",
+    )
     SYNC = "sync", "At least once: each batch is acknowledged before the next one is sent."
 
 

@@ -77,7 +77,9 @@ def encoded(value: Any, encode: Encode | None = None) -> tuple[bytes | None, str
     if callable(dump):
         return str(dump()).encode(), "application/json"
     try:
-        return json.dumps(value, default=_plain, separators=(",", ":"), ensure_ascii=False).encode(), "application/json"
+        return json.dumps(
+            value, default=_plain, separators=(",", ":"), ensure_ascii=False
+        ).encode(), "application/json"
     except (TypeError, ValueError) as error:
         raise UsageError(
             f"a value of type {type(value).__name__} cannot be sent: {error}",
@@ -108,12 +110,18 @@ def encoded_key(key: Any) -> bytes | None:
     if isinstance(key, uuid.UUID) or (isinstance(key, int) and not isinstance(key, bool)):
         return str(key).encode()
     raise UsageError(
-        f"a key of type {type(key).__name__} cannot be used", remedy="give str, bytes, int or UUID, or None for no order"
+        f"a key of type {type(key).__name__} cannot be used",
+        remedy="give str, bytes, int or UUID, or None for no order",
     )
 
 
 def headers_json(
-    *, source: str, type: str, content_type: str, traceparent: str | None, extra: Mapping[str, HeaderValue] | None
+    *,
+    source: str,
+    type: str,
+    content_type: str,
+    traceparent: str | None,
+    extra: Mapping[str, HeaderValue] | None,
 ) -> str:
     """The headers of a row: a JSON object of name to text, or to {"base64": …} for what is not UTF-8."""
     pairs: dict[str, Any] = {CE_SOURCE: source, CE_TYPE: type}
@@ -130,7 +138,9 @@ def _checked_name(name: Any) -> str:
     if not isinstance(name, str) or not name:
         raise UsageError(f"a header's name must be a non-empty str, not {name!r}")
     if name.lower() in _OURS:
-        raise UsageError(f"header {name!r} is written by Tallymark itself", remedy="choose another name for it")
+        raise UsageError(
+            f"header {name!r} is written by Tallymark itself", remedy="choose another name for it"
+        )
     return name
 
 
@@ -156,7 +166,9 @@ def kafka_headers(text: str) -> list[tuple[str, bytes]]:
             return value.encode()
         if isinstance(value, list) and len(value) == 1 and value[0][0] == "base64":
             return base64.b64decode(value[0][1])
-        if isinstance(value, int | float | bool):  # from SQL, where json_build_object keeps numbers as numbers
+        if isinstance(
+            value, int | float | bool
+        ):  # from SQL, where json_build_object keeps numbers as numbers
             return json.dumps(value).encode()
         raise UsageError(f"header {name!r} is neither text nor {{'base64': …}}")
 

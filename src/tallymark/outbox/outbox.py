@@ -90,7 +90,9 @@ class Outbox:
         options = _options(key, dedup_key, if_exists, serialize_key, deliver_after)
         return await self._writer.add_async(tx, self.entry(draft, encode), options)
 
-    def add_many(self, tx: Any, messages: Iterable[Draft], *, encode: Encode | None = None) -> list[uuid.UUID]:
+    def add_many(
+        self, tx: Any, messages: Iterable[Draft], *, encode: Encode | None = None
+    ) -> list[uuid.UUID]:
         """Add many messages at COPY's speed; gives back their ids in order."""
         entries = [self.entry(draft, encode) for draft in messages]
         if entries:
@@ -131,20 +133,27 @@ class Outbox:
 def _check_topic(topic: Any) -> None:
     if not isinstance(topic, str) or not topic or len(topic) > 249 or not _TOPIC_LETTERS.issuperset(topic):
         raise UsageError(
-            f"{topic!r} is not a topic's name", remedy="use up to 249 letters, digits, dots, underscores and hyphens"
+            f"{topic!r} is not a topic's name",
+            remedy="use up to 249 letters, digits, dots, underscores and hyphens",
         )
 
 
 def _options(
-    key: Any, dedup_key: str | None, if_exists: str, serialize_key: bool, deliver_after: datetime | timedelta | None
+    key: Any,
+    dedup_key: str | None,
+    if_exists: str,
+    serialize_key: bool,
+    deliver_after: datetime | timedelta | None,
 ) -> AddOptions:
     if if_exists not in ("refuse", "ignore"):
-        raise UsageError(f'if_exists={if_exists!r} is not known', remedy='use "refuse" or "ignore"')
+        raise UsageError(f"if_exists={if_exists!r} is not known", remedy='use "refuse" or "ignore"')
     if if_exists == "ignore" and dedup_key is None:
         raise UsageError('if_exists="ignore" says nothing without a dedup_key', remedy="pass dedup_key=")
     if serialize_key and key is None:
         raise UsageError("serialize_key=True needs a key", remedy="pass key=, or leave serialize_key out")
-    options = AddOptions(dedup_key=dedup_key, ignore_existing=if_exists == "ignore", serialize_key=serialize_key)
+    options = AddOptions(
+        dedup_key=dedup_key, ignore_existing=if_exists == "ignore", serialize_key=serialize_key
+    )
     if deliver_after is None:
         return options
     if isinstance(deliver_after, timedelta):

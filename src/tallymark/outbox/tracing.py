@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 try:
-    from opentelemetry.propagate import inject as _inject
+    from opentelemetry.propagate import inject as _inject  # optional, and not among our own dependencies
 except ImportError:  # not installed: messages carry no trace
     _inject = None
 

@@ -67,6 +67,7 @@ class Batch:
     version: int = 1
     topic: str | None = None
     without_topics: tuple[str, ...] = ()
+    age_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +120,6 @@ class Unknown:
     """Neither done nor failed. The publisher is of no more use."""
 
     reason: str
-    denied: bool = False
 
 
 Outcome = Sent | Rejected | Unknown
@@ -188,8 +188,16 @@ class RelayStore(Protocol):
     def frontier(self, covered: int) -> int:
         """The highest position up to which every row that will ever be is visible."""
 
-    def read(self, lane: Lane, after: int, upto: int, limit: int, size: int, hold: Hold | None = None,
-             without: Sequence[str] = ()) -> Slice: ...
+    def read(
+        self,
+        lane: Lane,
+        after: int,
+        upto: int,
+        limit: int,
+        size: int,
+        hold: Hold | None = None,
+        without: Sequence[str] = (),
+    ) -> Slice: ...
 
     def contents(self, batch: Batch) -> list[Row]:
         """Exactly what the batch is made of, less what has left it."""
@@ -199,8 +207,14 @@ class RelayStore(Protocol):
 
     # State changes
     def advance(
-        self, lane: Lane, *, mark: Batch | None = None, receipt: Receipt | None = None, claim: Batch | None = None,
-        waiting: Mapping[int, str] | None = None, in_doubt: bool = False,
+        self,
+        lane: Lane,
+        *,
+        mark: Batch | None = None,
+        receipt: Receipt | None = None,
+        claim: Batch | None = None,
+        waiting: Mapping[int, str] | None = None,
+        in_doubt: bool = False,
     ) -> Lane:
         """Mark one batch and claim the next, in one commit."""
 
@@ -242,9 +256,12 @@ class Publisher(Protocol):
     def last_receipt(self, after: Receipt | None) -> Receipt | None:
         """The lane's last receipt in the log; raises `OutcomeUnknown` where its end cannot be reached."""
 
+    def learn(self, record: TopicRecord) -> bool:
+        """Take note of a topic; False where this publisher is not made for it and a new one is needed."""
+
     def send(self, batch: Batch, rows: Sequence[Row]) -> None: ...
 
-    def finish(self) -> tuple[Batch, Outcome]: ...
+    def finish(self) -> Outcome: ...
 
     def close(self) -> None: ...
 
@@ -252,7 +269,9 @@ class Publisher(Protocol):
 class Kafka(Protocol):
     """The cluster that a relay publishes to."""
 
-    def publisher(self, identity: Identity, lane: int, mode: Mode, topics: Sequence[TopicRecord]) -> Publisher: ...
+    def publisher(
+        self, identity: Identity, lane: int, mode: Mode, topics: Sequence[TopicRecord]
+    ) -> Publisher: ...
 
     def inspect(self, topic: str) -> TopicReport: ...
 

@@ -29,7 +29,9 @@ def resolve(found: Receipt | None, marked: Receipt | None, in_doubt: Batch | Non
     """None where nothing was in doubt and all agree; raises `Inconsistent` where the two do not fit."""
     if in_doubt is not None and found is not None and _same(found, in_doubt.number, in_doubt.token):
         return Resolution.SENT
-    expected = found is None if marked is None else found is not None and _same(found, marked.number, marked.token)
+    expected = (
+        found is None if marked is None else found is not None and _same(found, marked.number, marked.token)
+    )
     if expected:
         return Resolution.NOT_SENT if in_doubt is not None else None
     raise Inconsistent(

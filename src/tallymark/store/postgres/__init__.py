@@ -1,2 +1,1 @@
-"""PostgreSQL: schema, migrations, and the adapters behind the stations' ports.
-"""
+"""PostgreSQL: schema, migrations, and the adapters behind the stations' ports."""

@@ -84,7 +84,10 @@ class _SqlAlchemy:
             tx = tx.connection()
         self._connection = tx
         raw = tx.connection.dbapi_connection
-        if tx.get_execution_options().get("isolation_level") == "AUTOCOMMIT" or getattr(raw, "autocommit", False) is True:
+        if (
+            tx.get_execution_options().get("isolation_level") == "AUTOCOMMIT"
+            or getattr(raw, "autocommit", False) is True
+        ):
             raise _not_in_transaction("the SQLAlchemy connection is in AUTOCOMMIT")
 
     def fetch(self, sql: str, parameters: Sequence[Any]) -> Row:

@@ -16,7 +16,12 @@ from tallymark.errors import AccessDenied, Problem, SchemaMismatch, SettingsErro
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
-_KEEPALIVE = {"keepalives": 1, "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3}
+_KEEPALIVE: dict[str, Any] = {
+    "keepalives": 1,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+}
 _AUTHENTICATION = ("28000", "28P01")
 
 # PostgreSQL's codes for "this connection or server is going away": reconnect, nothing is wrong with the statement.
@@ -68,7 +73,7 @@ def is_gone(error: BaseException) -> bool:
     return False
 
 
-def explain(error: psycopg.Error, url: str) -> TallymarkError:
+def explain(error: psycopg.Error, url: str) -> TallymarkError:  # noqa: PLR0911 - one return per meaning
     """The same failure in our words, with what to do about it."""
     where = place_of(url)
     code = error.sqlstate
@@ -79,7 +84,9 @@ def explain(error: psycopg.Error, url: str) -> TallymarkError:
             "the database's URL cannot be read", remedy="write postgresql://user:password@host:port/database"
         )
     if code in _AUTHENTICATION or "password authentication failed" in last or "no password supplied" in last:
-        return AccessDenied(f"PostgreSQL refuses to let us in to {where}", remedy="check the user name and the password")
+        return AccessDenied(
+            f"PostgreSQL refuses to let us in to {where}", remedy="check the user name and the password"
+        )
     if code == "3D000" or ("database" in last and "does not exist" in last):
         return Unreachable(f"there is no database {where}", remedy="create it, or correct the URL")
     if code == "42501":
@@ -89,10 +96,13 @@ def explain(error: psycopg.Error, url: str) -> TallymarkError:
         )
     if code in ("42P01", "3F000", "42883"):
         return SchemaMismatch(
-            f"the schema is missing or incomplete in {where}: {_primary(error)}", remedy="run `tallymark init`"
+            f"the schema is missing or incomplete in {where}: {_primary(error)}",
+            remedy="run `tallymark init`",
         )
     if code is None or is_gone(error):
-        return Unreachable(f"PostgreSQL cannot be reached: {where} ({last})", remedy="check that it runs and is reachable")
+        return Unreachable(
+            f"PostgreSQL cannot be reached: {where} ({last})", remedy="check that it runs and is reachable"
+        )
     return Problem(f"PostgreSQL says: {_primary(error)} ({code}, {where})")
 
 

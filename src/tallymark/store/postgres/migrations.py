@@ -87,7 +87,9 @@ def migrate(
     with connect(url, application="tallymark init", autocommit=False) as connection:
         try:
             # Two at once: the second waits here, then finds nothing to do.
-            connection.execute("select pg_advisory_xact_lock(hashtextextended('tallymark migrate ' || %s, 0))", [schema])
+            connection.execute(
+                "select pg_advisory_xact_lock(hashtextextended('tallymark migrate ' || %s, 0))", [schema]
+            )
             before = applied_versions(connection, schema)
             _refuse_newer(schema, before)
             todo = [m for m in known() if m.version not in before and m.serves(role)]
@@ -96,7 +98,9 @@ def migrate(
                 for migration in todo:
                     _apply(connection, migration, schema)
                 if any(m.name == "outbox" for m in todo):
-                    _found_outbox(connection, schema, lanes or DEFAULT_LANES, partition_rows, partitions_ahead)
+                    _found_outbox(
+                        connection, schema, lanes or DEFAULT_LANES, partition_rows, partitions_ahead
+                    )
             identity = _identity(connection, schema) if not dry_run else None
             if identity and lanes is not None and identity[1] != lanes:
                 raise UsageError(
@@ -132,7 +136,9 @@ def require_schema(connection: Connection, schema: str, role: Role) -> None:
     """Refuse a schema that is missing, too old or too new for this code."""
     applied = applied_versions(connection, checked_schema(schema))
     _refuse_newer(schema, applied)
-    missing = [m.name for m in known() if m.serves(role) and m.role is not Role.BOTH and m.version not in applied]
+    missing = [
+        m.name for m in known() if m.serves(role) and m.role is not Role.BOTH and m.version not in applied
+    ]
     if not applied or missing:
         what = f"schema {schema} lacks {', '.join(missing)}" if applied else f"there is no schema {schema}"
         raise SchemaMismatch(f"{what} in this database", remedy=f"run `tallymark init --role {role}`")

@@ -106,7 +106,8 @@ select p.position, p.id::text, p.topic, p.key, p.value, p.headers::text, p.parti
  order by p.position
 
 -- name: unsent
-select lane, number, token::text, kind, after_position, upto, covered, mode, messages, version, topic, without_topics
+select lane, number, token::text, kind, after_position, upto, covered, mode, messages, version, topic, without_topics,
+       extract(epoch from clock_timestamp() - claimed_at)::float
   from {schema}.batches where lane = %(lane)s and state = 'sending' order by number
 
 -- name: advance

@@ -29,10 +29,9 @@ from tallymark.relay.ports import (
 )
 from tallymark.store.postgres.session import Session
 
-NO_CLAIM = {
-    name: None
-    for name in ("covered", "number", "token", "kind", "after", "upto", "topic", "without", "messages", "mode")
-}
+NO_CLAIM = dict.fromkeys(
+    ("covered", "number", "token", "kind", "after", "upto", "topic", "without", "messages", "mode")
+)
 
 
 class PostgresRelayStore:
@@ -76,7 +75,9 @@ class PostgresRelayStore:
         return _lane(row) if row else None
 
     def renew(self, owner: str, seconds: float) -> frozenset[tuple[int, int]]:
-        return frozenset((lane, epoch) for lane, epoch in self._db.rows("renew", {"owner": owner, "seconds": seconds}))
+        return frozenset(
+            (lane, epoch) for lane, epoch in self._db.rows("renew", {"owner": owner, "seconds": seconds})
+        )
 
     def release(self, lane: Lane) -> None:
         self._db.rows("release", _owned(lane))
@@ -128,7 +129,9 @@ class PostgresRelayStore:
             return []
         if batch.kind is BatchKind.RETRY:
             return self._db.rows(
-                "retry_contents", {"lane": batch.lane, "lanes": self._lanes, "number": batch.number}, binary=True
+                "retry_contents",
+                {"lane": batch.lane, "lanes": self._lanes, "number": batch.number},
+                binary=True,
             )
         parameters = self._range(batch.lane, batch.after, batch.upto, batch.topic, batch.without_topics)
         return self._db.rows("contents", parameters, binary=True)
@@ -255,7 +258,9 @@ class PostgresRelayStore:
     def close(self) -> None:
         self._db.close()
 
-    def _range(self, lane: int, after: int, upto: int, topic: str | None, without: Sequence[str]) -> dict[str, Any]:
+    def _range(
+        self, lane: int, after: int, upto: int, topic: str | None, without: Sequence[str]
+    ) -> dict[str, Any]:
         return {
             "lane": lane,
             "lanes": self._lanes,
@@ -281,7 +286,7 @@ def _lane(row: Sequence[Any]) -> Lane:
 
 
 def _batch(row: Sequence[Any]) -> Batch:
-    lane, number, token, kind, after, upto, covered, mode, messages, version, topic, without = row
+    lane, number, token, kind, after, upto, covered, mode, messages, version, topic, without, age_s = row
     return Batch(
         lane=lane,
         number=number,
@@ -295,6 +300,7 @@ def _batch(row: Sequence[Any]) -> Batch:
         version=version,
         topic=topic,
         without_topics=tuple(without),
+        age_s=age_s,
     )
 
 

@@ -29,7 +29,9 @@ class Session:
         self._sql = load("tallymark.store.postgres", file, schema)
         self._connection: Connection | None = None
 
-    def rows(self, name: str, parameters: Mapping[str, Any] | None = None, *, binary: bool = False) -> list[Any]:
+    def rows(
+        self, name: str, parameters: Mapping[str, Any] | None = None, *, binary: bool = False
+    ) -> list[Any]:
         """Run a query; gives back its rows (none for one that returns nothing)."""
         cursor = self._run(name, parameters, binary=binary)
         return cursor.fetchall() if cursor.description else []

@@ -57,9 +57,12 @@ class PostgresWriter:
         with self._explained():
             self._refuse_oversized(connection, entries)
             with connection.cursor() as cursor, cursor.copy(self._sql["copy"]) as copy:
-                copy.set_types(["uuid", "text", "bytea", "bytea", "json", "int4"])
+                # headers go as text: as json, a str would be quoted once more
+                copy.set_types(["uuid", "text", "bytea", "bytea", "text", "int4"])
                 for entry in entries:
-                    copy.write_row((entry.id, entry.topic, entry.key, entry.value, entry.headers, entry.partition))
+                    copy.write_row(
+                        (entry.id, entry.topic, entry.key, entry.value, entry.headers, entry.partition)
+                    )
 
     def status(self, tx: Any, id: uuid.UUID) -> MessageStatus | None:
         caller = caller_of(tx)
@@ -71,7 +74,9 @@ class PostgresWriter:
         return _status(row)
 
     def _refuse_oversized(self, connection: psycopg.Connection[Any], entries: Sequence[Entry]) -> None:
-        limits = dict(connection.execute(self._sql["limits"], [list({entry.topic for entry in entries})]).fetchall())
+        limits = dict(
+            connection.execute(self._sql["limits"], [list({entry.topic for entry in entries})]).fetchall()
+        )
         for entry in entries if limits else ():
             limit = limits.get(entry.topic)
             if limit is not None and len(entry.value or b"") > limit:

@@ -1,2 +1,1 @@
-"""SQLite: the durable local queue of a producer with no PostgreSQL. One process, one lane, one file.
-"""
+"""SQLite: the durable local queue of a producer with no PostgreSQL. One process, one lane, one file."""

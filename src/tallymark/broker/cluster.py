@@ -1,0 +1,70 @@
+"""The Kafka cluster that a relay publishes to: publishers, topics as they are now, the receipts topic."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from tallymark.broker import profiles, receipts, topics
+from tallymark.broker.kafka import AdminClient
+from tallymark.broker.publisher import KafkaPublisher, PublisherSettings
+from tallymark.broker.safety import Purpose, judge, refused
+from tallymark.errors import AccessDenied
+from tallymark.lifecycle import Mode
+from tallymark.policy import ModePolicy
+from tallymark.relay.ports import Identity, TopicRecord, TopicReport
+
+
+class KafkaCluster:
+    """The relay's `Kafka` port."""
+
+    def __init__(
+        self,
+        client: profiles.Client,
+        *,
+        prefix: str = "",
+        accepted: Collection[str] = (),
+        transaction_timeout_s: float = 30.0,
+        receipts_copies: int = 3,
+    ) -> None:
+        self._client = client
+        self._prefix = prefix
+        self._accepted = frozenset(accepted)
+        self._timeout_s = transaction_timeout_s
+        self._copies = receipts_copies
+        self._admin: AdminClient | None = None
+
+    def publisher(
+        self, identity: Identity, lane: int, mode: Mode, topics: Sequence[TopicRecord]
+    ) -> KafkaPublisher:
+        settings = PublisherSettings(
+            self._client, identity, lane, ModePolicy.of(mode), self._prefix, self._timeout_s
+        )
+        return KafkaPublisher(settings, topics)
+
+    def inspect(self, topic: str) -> TopicReport:
+        name = self._prefix + topic
+        if self._admin is None:
+            self._admin = AdminClient(profiles.admin(self._client))
+        try:
+            facts = topics.describe(self._admin, [name]).get(name)
+        except AccessDenied as denied:
+            return TopicReport(topic, problem=str(denied))
+        if facts is None:
+            return TopicReport(topic, problem=f"there is no topic {name}")
+        findings = judge(facts, Purpose.EVENTS)
+        for finding in refused(findings, self._accepted):
+            return TopicReport(
+                topic,
+                problem=f"topic {name} would break the promise: {finding.rule} is {finding.found}, "
+                f"{finding.safe} is needed ({finding.why}); put it right, or --accept-risk {finding.rule}",
+            )
+        return TopicReport(
+            topic,
+            facts.topic_id,
+            facts.partitions,
+            facts.max_message_bytes,
+            accepted=tuple(sorted({f.rule for f in findings} & self._accepted)),
+        )
+
+    def prepare_receipts(self, identity: Identity) -> str:
+        return receipts.prepare(self._client, identity, self._prefix, self._accepted, self._copies)

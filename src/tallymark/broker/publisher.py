@@ -1,0 +1,299 @@
+"""Publishes a lane's batches: in Kafka transactions with a receipt each, or as an idempotent producer.
+
+`send` starts a batch; `finish` says what became of the oldest one started:
+
+- `Sent`: acknowledged by all in-sync replicas, in the log;
+- `Rejected`: these messages can never be published as they are. In a transaction nothing of the batch is in the log
+  then; without one, everything else is;
+- `Unknown`: neither done nor failed, and this publisher is of no more use.
+
+On the happy path no message has a callback of its own in a transaction: the commit is the proof. Only where a commit is
+refused for a message's sake is the batch produced once more, with callbacks, and aborted, to learn which it was.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
+
+from tallymark.broker import faults, profiles, receipts
+from tallymark.broker.kafka import KafkaError, KafkaException, Message, Producer
+from tallymark.broker.partition import partition_of
+from tallymark.broker.verdicts import DENIED, Scope, scope_of
+from tallymark.crashpoint import reached
+from tallymark.errors import AccessDenied, Unreachable, UsageError
+from tallymark.message import CE_ID, TM_POSITION, kafka_headers
+from tallymark.policy import ModePolicy
+from tallymark.relay.ports import (
+    Batch,
+    Failure,
+    Identity,
+    Outcome,
+    Receipt,
+    Rejected,
+    Row,
+    Sent,
+    TopicRecord,
+    Unknown,
+)
+
+
+# Most messages of a service share their headers: parsed once, not per message.
+@lru_cache(maxsize=4096)
+def _headers(text: str) -> tuple[tuple[str, str | bytes | None], ...]:
+    return tuple(kafka_headers(text))
+
+
+_FLUSH_SLICE_S = 1.0
+_ABORT_S = 30.0
+# What Kafka adds to a message beside its key, value and headers, at most.
+_OVERHEAD = 512
+
+
+@dataclass(slots=True)
+class _Flight:
+    """A batch on its way."""
+
+    batch: Batch | None
+    rows: Sequence[Row]
+    unacknowledged: int = 0
+    receipt: Receipt | None = None
+    failures: list[tuple[Row, KafkaError]] = field(default_factory=list)
+    invalid: list[Failure] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class PublisherSettings:
+    """What a publisher is made of."""
+
+    client: profiles.Client
+    identity: Identity
+    lane: int
+    policy: ModePolicy
+    prefix: str
+    transaction_timeout_s: float
+
+
+class KafkaPublisher:
+    """One producer of one lane."""
+
+    def __init__(self, settings: PublisherSettings, topics: Sequence[TopicRecord]) -> None:
+        self._settings = settings
+        self._transactional = settings.policy.transactional
+        self._partitions = {record.topic: record.partitions for record in topics}
+        self._topic_prefix = settings.prefix
+        self._receipts = receipts.topic_of(settings.identity, settings.prefix)
+        self._flights: deque[_Flight] = deque()
+        limits = [record.max_message_bytes for record in topics] or [1_000_000]
+        # No record batch may be larger than the smallest topic takes, or its messages would fail for its sake.
+        self._smallest = max(1, min(1_000_000, min(limits) - _OVERHEAD))
+        self._largest = max(1_048_588, *limits)
+        self._producer = Producer(self._profile())
+
+    def fence(self) -> None:
+        if not self._transactional:
+            return
+        try:
+            self._producer.init_transactions(self._settings.transaction_timeout_s)
+        except KafkaException as error:
+            raise _not_fenced(error) from error
+
+    def last_receipt(self, after: Receipt | None) -> Receipt | None:
+        if not self._transactional:
+            return after
+        s = self._settings
+        return receipts.last(s.client, s.identity, s.lane, s.prefix, after)
+
+    def send(self, batch: Batch, rows: Sequence[Row]) -> None:
+        flight = _Flight(batch, rows)
+        self._flights.append(flight)
+        if self._transactional:
+            self._producer.begin_transaction()
+        self._produce(flight, careful=not self._transactional)
+        if self._transactional:
+            self._produce_receipt(flight, batch)
+
+    def finish(self) -> Outcome:
+        flight = self._flights.popleft()
+        try:
+            return self._commit(flight) if self._transactional else self._acknowledged(flight)
+        except KafkaException as error:
+            return Unknown(str(faults.explain(error)))
+
+    def learn(self, record: TopicRecord) -> bool:
+        self._partitions[record.topic] = record.partitions
+        return (
+            self._smallest <= record.max_message_bytes - _OVERHEAD
+            and record.max_message_bytes <= self._largest
+        )
+
+    def close(self) -> None:
+        # What is still queued must not be sent by a producer that nobody listens to any more.
+        self._producer.purge()
+        self._producer.flush(0)
+
+    # Producing
+
+    def _produce(self, flight: _Flight, *, careful: bool) -> None:
+        produce, partitions, halfway = self._producer.produce, self._partitions, len(flight.rows) // 2
+        for at, row in enumerate(flight.rows):
+            position, id_, topic, key, value, headers, partition = row
+            if at == halfway:
+                reached("relay.mid_produce")
+            if partition is None:
+                partition = partition_of(key, partitions[topic]) if key is not None else -1
+            try:
+                pairs = [*_headers(headers), (CE_ID, id_), (TM_POSITION, str(position))]
+            except (UsageError, ValueError, TypeError) as error:
+                flight.invalid.append(Failure(position, topic, f"its headers cannot be sent: {error}"))
+                continue
+            report = partial(self._delivered, flight, row) if careful else None
+            try:
+                while True:
+                    try:
+                        produce(self._topic_prefix + topic, value, key, partition, report, headers=pairs)
+                        break
+                    except BufferError:  # the client's queue is full: let it send
+                        self._producer.poll(0.05)
+            except KafkaException as error:
+                flight.failures.append((row, faults.error_of(error)))
+            else:
+                flight.unacknowledged += careful
+            if at % 2000 == 1999:
+                self._producer.poll(0)
+
+    def _produce_receipt(self, flight: _Flight, batch: Batch) -> None:
+        def written(error: KafkaError | None, message: Message) -> None:
+            if error is None:
+                flight.receipt = Receipt(batch.number, batch.token, message.offset() or 0, lane=batch.lane)
+
+        self._producer.produce(
+            self._receipts,
+            receipts.written(self._settings.identity, batch),
+            receipts.key_of(self._settings.identity, self._settings.lane),
+            self._settings.lane,
+            on_delivery=written,
+        )
+
+    def _delivered(self, flight: _Flight, row: Row, error: KafkaError | None, _message: Message) -> None:
+        flight.unacknowledged -= 1
+        if error is not None:
+            flight.failures.append((row, error))
+
+    # In a transaction
+
+    def _commit(self, flight: _Flight) -> Outcome:
+        if flight.failures or flight.invalid:
+            self._producer.abort_transaction(_ABORT_S)
+            return self._why_refused(flight)
+        self._flush()
+        reached("relay.before_kafka_commit")
+        deadline = time.monotonic() + self._settings.transaction_timeout_s
+        while True:
+            try:
+                self._producer.commit_transaction(max(1.0, deadline - time.monotonic()))
+                break
+            except KafkaException as error:
+                cause = faults.error_of(error)
+                if cause.retriable() and time.monotonic() < deadline:
+                    continue
+                if not cause.txn_requires_abort():
+                    raise
+                self._producer.abort_transaction(_ABORT_S)
+                if scope_of(cause.code()) is Scope.PASSING:
+                    return Unknown(str(faults.explain(cause)))
+                return self._why_refused(flight)
+        reached("relay.after_kafka_commit")
+        return Sent(flight.receipt)
+
+    def _why_refused(self, flight: _Flight) -> Outcome:
+        """Nothing is in the log. Produce once more, with callbacks, and abort, to learn which messages it was."""
+        probe = _Flight(flight.batch, flight.rows)
+        self._producer.begin_transaction()
+        self._produce(probe, careful=True)
+        self._flush()
+        self._producer.abort_transaction(_ABORT_S)
+        return self._judge(probe, self._fails_alone)
+
+    def _fails_alone(self, row: Row) -> bool:
+        probe = _Flight(None, [row])
+        self._producer.begin_transaction()
+        self._produce(probe, careful=True)
+        self._flush()
+        self._producer.abort_transaction(_ABORT_S)
+        return bool(probe.failures)
+
+    # Without one
+
+    def _acknowledged(self, flight: _Flight) -> Outcome:
+        deadline = time.monotonic() + self._settings.transaction_timeout_s
+        while flight.unacknowledged and time.monotonic() < deadline:
+            self._producer.poll(0.05)
+        if flight.unacknowledged:
+            return Unknown(f"{flight.unacknowledged} messages are not acknowledged")
+        if not flight.failures and not flight.invalid:
+            return Sent()
+        return self._judge(flight, self._fails_alone_now)
+
+    def _fails_alone_now(self, row: Row) -> bool:
+        """Without a transaction a probe is the message itself: what goes through is in the log, as it should be."""
+        probe = _Flight(None, [row])
+        self._produce(probe, careful=True)
+        while probe.unacknowledged:
+            self._producer.poll(0.05)
+        return bool(probe.failures)
+
+    def _judge(self, flight: _Flight, fails_alone: Callable[[Row], bool]) -> Outcome:
+        """Only what fails alone is parked: a record batch that is too large says nothing of its messages."""
+        failures = list(flight.invalid)
+        passing: KafkaError | None = None
+        for row, error in flight.failures:
+            scope = scope_of(error.code())
+            if scope is Scope.SIZE and not fails_alone(row):
+                return Unknown("a record batch was larger than its topic takes, its messages are not")
+            if scope is Scope.PASSING:
+                passing = error
+                continue
+            failures.append(Failure(row[0], row[2], error.str(), whole_topic=scope is Scope.TOPIC))
+        if failures:
+            return Rejected(tuple(failures))
+        return Unknown(
+            str(faults.explain(passing)) if passing else "the batch was refused, no single message is"
+        )
+
+    def _flush(self) -> None:
+        while self._producer.flush(_FLUSH_SLICE_S):
+            pass
+
+    def _profile(self) -> profiles.Profile:
+        s = self._settings
+        timeout_ms = int(s.transaction_timeout_s * 1000)
+        if self._transactional:
+            profile = profiles.transactional_producer(
+                s.client,
+                transactional_id=f"tallymark.{s.identity.outbox_id}.{s.lane}",
+                transaction_timeout_ms=timeout_ms,
+            )
+        else:
+            profile = profiles.idempotent_producer(s.client, message_timeout_ms=timeout_ms)
+        return {
+            **profile,
+            "batch.size": self._smallest,
+            "message.max.bytes": self._largest,
+            "topic.metadata.propagation.max.ms": 5000,
+            "queue.buffering.max.kbytes": 256 * 1024,
+        }
+
+
+def _not_fenced(error: KafkaException) -> Exception:
+    cause = faults.error_of(error)
+    if cause.code() in DENIED:
+        return AccessDenied(
+            f"Kafka denies the right to this outbox's transactional ids: {cause.str()}",
+            remedy="grant Write and Describe on TransactionalId 'tallymark.<outbox id>' (prefixed), "
+            "or run with --mode callback",
+        )
+    return Unreachable(f"the lane's earlier producer could not be fenced: {faults.explain(error)}")

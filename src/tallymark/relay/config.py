@@ -1,0 +1,45 @@
+"""What an operator may choose about a relay. Pure."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+from dataclasses import dataclass, field
+
+from tallymark.lifecycle import Mode
+from tallymark.policy import Backoff, ModePolicy
+
+
+def new_owner() -> str:
+    """A name that no other relay has: a restarted process is another owner."""
+    return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
+
+
+@dataclass(frozen=True, slots=True)
+class RelayConfig:
+    """How one relay works."""
+
+    mode: Mode = Mode.TRANSACTIONAL
+    owner: str = field(default_factory=new_owner)
+    # After this long without a heartbeat another relay takes the lanes over.
+    lease_s: float = 10.0
+    batch_messages: int = 10_000
+    batch_bytes: int = 16 * 1024 * 1024
+    # How often an idle relay looks at the outbox's sequence.
+    poll_s: float = 0.005
+    # How often a lane looks for what operators asked for: pause, retry, topics put right.
+    refresh_s: float = 1.0
+    hold_check_s: float = 5.0
+    # None: a message is never given up because Kafka was away.
+    give_up_after_s: float | None = None
+    # Whether later messages of a parked key wait behind it.
+    hold_key: bool = True
+    backoff: Backoff = field(default_factory=Backoff)
+    accepted: tuple[str, ...] = ()
+    # Refused where the outbox was made with another number; None takes what is there.
+    lanes: int | None = None
+
+    @property
+    def policy(self) -> ModePolicy:
+        return ModePolicy.of(self.mode)

@@ -1,0 +1,107 @@
+"""Hands batches to Kafka and takes their outcomes: several on their way at once where the mode allows it.
+
+What can never be published leaves its batch before Kafka's commit; what is unknown raises `OutcomeUnknown`, and whoever
+asked settles anew.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from tallymark.errors import OutcomeUnknown, Problem
+from tallymark.lifecycle import Mode
+from tallymark.policy import ModePolicy
+from tallymark.relay.config import RelayConfig
+from tallymark.relay.exclusion import exclusion_of
+from tallymark.relay.ledger import Ledger
+from tallymark.relay.ports import Batch, Exclusion, Identity, Kafka, Publisher, Row, Sent, Unknown
+from tallymark.relay.topicbook import TopicBook
+
+
+class Dispatcher:
+    """One lane's publisher and what is on its way."""
+
+    def __init__(self, ledger: Ledger, identity: Identity, kafka: Kafka, config: RelayConfig) -> None:
+        self.book = TopicBook(ledger.store, kafka)
+        self._ledger = ledger
+        self._identity = identity
+        self._kafka = kafka
+        self._config = config
+        self._publisher: Publisher | None = None
+        self._policy = config.policy
+        self._flights: deque[tuple[Batch, Sequence[Row]]] = deque()
+
+    @property
+    def started(self) -> bool:
+        return self._publisher is not None
+
+    @property
+    def publisher(self) -> Publisher:
+        if self._publisher is None:
+            raise Problem("the lane has no publisher yet")
+        return self._publisher
+
+    @property
+    def flying(self) -> bool:
+        return bool(self._flights)
+
+    @property
+    def full(self) -> bool:
+        return len(self._flights) >= self._policy.in_flight
+
+    def start(self, mode: Mode) -> None:
+        """A new publisher: it fences every earlier one of this lane."""
+        self.stop()
+        self._policy = ModePolicy.of(mode)
+        self._publisher = self._kafka.publisher(
+            self._identity, self._ledger.lane.lane, mode, self.book.records()
+        )
+        self._publisher.fence()
+        # Kafka's fence is last-comer-wins, the lease is highest-epoch: a stale claimant that fenced late stops here.
+        self._ledger.recheck()
+
+    def stop(self) -> None:
+        self._flights.clear()
+        if self._publisher is not None:
+            self._publisher.close()
+            self._publisher = None
+
+    def launch(self, batch: Batch, rows: Sequence[Row]) -> None:
+        """Send a claimed batch on its way, without the topics that cannot be published into."""
+        news, problems = self.book.look_up({row[2] for row in rows})
+        if problems:
+            batch, rows = self._ledger.leave_out(batch, rows, Exclusion(topics=problems))
+        unfit = [record.topic for record in news if not self.publisher.learn(record)]
+        if unfit:
+            self.drain()
+            self.start(self._policy.mode)
+        self.publisher.send(batch, rows)
+        self._flights.append((batch, rows))
+
+    def land(self) -> int:
+        """Wait for the oldest batch on its way; gives back how many messages of it are in the log."""
+        batch, rows = self._flights.popleft()
+        while True:
+            outcome = self.publisher.finish()
+            if isinstance(outcome, Unknown):
+                raise OutcomeUnknown(f"batch {batch.number} of lane {batch.lane}: {outcome.reason}")
+            if isinstance(outcome, Sent):
+                self._ledger.sent(batch, outcome.receipt)
+                return batch.messages
+            exclusion = exclusion_of(
+                outcome, rows, hold_key=self._config.hold_key and self._policy.transactional
+            )
+            batch, rows = self._ledger.leave_out(batch, rows, exclusion)
+            if not self._policy.transactional:  # everything else is in the log already
+                self._ledger.sent(batch, None)
+                return batch.messages
+            self.publisher.send(batch, rows)
+
+    def drain(self) -> int:
+        """Wait for everything on its way, and mark it."""
+        messages = 0
+        while self._flights:
+            messages += self.land()
+        self._ledger.mark()
+        return messages

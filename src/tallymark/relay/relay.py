@@ -1,0 +1,179 @@
+"""The relay: joins the others, takes its fair share of lanes, keeps the leases alive, works each lane in a thread.
+
+All clocks are the database's. When this process dies, its lanes are free after `lease_s`; whoever takes one settles
+what was left in doubt before sending anything.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tallymark.errors import Inconsistent, TallymarkError, UsageError
+from tallymark.observe import metrics as names
+from tallymark.observe.metrics import Metrics
+from tallymark.policy import fair_share
+from tallymark.relay.config import RelayConfig
+from tallymark.relay.frontier import Frontier
+from tallymark.relay.lane import LaneWorker
+from tallymark.relay.ports import Identity, Kafka, Lane, RelayStore
+from tallymark.relay.station import Station
+
+log = logging.getLogger("tallymark.relay")
+
+_MOVE_DUE_LIMIT = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Census:
+    """What one round of housekeeping found."""
+
+    relays: int
+    owned: frozenset[int]
+    moved: int
+
+
+class Relay:
+    """One relay process. `run` blocks until `stop` is set."""
+
+    def __init__(
+        self,
+        stores: Callable[[str], RelayStore],
+        kafka: Kafka,
+        config: RelayConfig,
+        *,
+        metrics: Metrics | None = None,
+        upkeep: Callable[[], None] | None = None,
+    ) -> None:
+        self._stores = stores
+        self._kafka = kafka
+        self._config = config
+        self._metrics = metrics or Metrics()
+        self._upkeep = upkeep
+        self._store = stores("keeper")
+        self._stations: dict[int, Station] = {}
+        self._frontier: Frontier | None = None
+        self._identity: Identity | None = None
+        self._heard = time.monotonic()
+
+    @property
+    def ready(self) -> bool:
+        """Whether heartbeats go through."""
+        return self._identity is not None and time.monotonic() - self._heard < self._config.lease_s
+
+    @property
+    def troubles(self) -> dict[int, str]:
+        """What each lane in difficulties says, by lane."""
+        return {n: s.trouble for n, s in self._stations.items() if s.trouble is not None}
+
+    def open(self) -> Identity:
+        """Check that this relay and the outbox fit each other, and that its receipts are safe."""
+        identity = self._store.identity()
+        if self._config.lanes not in (None, identity.lanes):
+            raise UsageError(
+                f"this relay is set to {self._config.lanes} lanes, the outbox has {identity.lanes}",
+                remedy="leave lanes out of the settings, or change the outbox with `tallymark relay lanes`",
+            )
+        if self._config.policy.transactional:
+            topic_id = self._kafka.prepare_receipts(identity)
+            if identity.receipts_topic_id is None:
+                self._store.record_receipts_topic(topic_id)
+                identity = self._store.identity()
+                if identity.receipts_topic_id != topic_id:
+                    raise Inconsistent("the receipts topic was recreated while this relay started")
+        self._frontier = Frontier(self._stores("frontier"), poll_s=self._config.poll_s)
+        self._identity = identity
+        return identity
+
+    def run(self, stop: threading.Event) -> None:
+        """Work until `stop` is set; then finish the batches begun, give the lanes back, and leave."""
+        try:
+            while not stop.is_set():
+                try:
+                    self.run_once()
+                except TallymarkError as error:
+                    log.warning("housekeeping: %s", error, extra={"action": "relay.housekeeping"})
+                stop.wait(self._config.lease_s / 5)
+        finally:
+            self.shut_down()
+
+    def run_once(self) -> Census:
+        """One round: say that we live, keep our leases, take or give back lanes, move what is due."""
+        if self._identity is None:
+            self.open()
+        config = self._config
+        relays = self._store.join(config.owner, config.mode, config.accepted, config.lease_s)
+        ours = self._store.renew(config.owner, config.lease_s)
+        self._heard = time.monotonic()
+        self._drop_lost(ours)
+        share = fair_share(self._opened.lanes, relays)
+        if len(self._stations) > share:
+            next(iter(self._stations.values())).ask_to_stop()
+        while (
+            len(self._stations) < share
+            and (lane := self._store.take(config.owner, config.lease_s)) is not None
+        ):
+            self._start(lane)
+        moved = self._store.move_due(_MOVE_DUE_LIMIT)
+        if self._upkeep is not None:
+            self._upkeep()
+        self._metrics.set(names.RELAY_LANES_OWNED, len(self._stations), outbox=self._opened.outbox_id)
+        return Census(relays, frozenset(self._stations), moved)
+
+    def shut_down(self, within_s: float = 20.0) -> None:
+        """Stop every lane in good order; what does not stop in time is left to the lease."""
+        deadline = time.monotonic() + within_s
+        for station in self._stations.values():
+            station.ask_to_stop()
+        for station in self._stations.values():
+            if not station.join(max(0.1, deadline - time.monotonic())):
+                log.warning("lane %d did not stop in time", station.number, extra={"action": "relay.stop"})
+        self._stations.clear()
+        try:
+            self._store.leave(self._config.owner)
+        except TallymarkError as error:  # the others will see us gone when our time runs out
+            log.warning("could not say goodbye: %s", error, extra={"action": "relay.stop"})
+        if self._frontier is not None:
+            self._frontier.close()
+        self._store.close()
+
+    @property
+    def _opened(self) -> Identity:
+        if self._identity is None:
+            raise UsageError("the relay is not open yet", remedy="call open() first")
+        return self._identity
+
+    def _drop_lost(self, ours: frozenset[tuple[int, int]]) -> None:
+        for number, station in list(self._stations.items()):
+            if (number, station.epoch) not in ours:
+                station.ask_to_stop(lost=True)
+            if not station.alive:
+                del self._stations[number]
+
+    def _start(self, lane: Lane) -> None:
+        if self._frontier is None:
+            raise UsageError("the relay is not open yet", remedy="call open() first")
+        store, ahead = self._stores(f"lane {lane.lane}"), self._stores(f"lane {lane.lane} ahead")
+        for each in (store, ahead):
+            each.identity()  # so that each connection knows how the outbox is cut
+        worker = LaneWorker(
+            lane,
+            identity=self._opened,
+            store=store,
+            ahead=ahead,
+            kafka=self._kafka,
+            frontier=self._frontier,
+            config=self._config,
+        )
+        station = Station(worker, self._config, self._metrics, self._opened.outbox_id)
+        self._stations[lane.lane] = station
+        log.info(
+            "took lane %d (epoch %d)",
+            lane.lane,
+            lane.epoch,
+            extra={"action": "relay.take", "lane": lane.lane},
+        )
+        station.start()

@@ -1,0 +1,72 @@
+"""Before a lane goes to work: whoever had it before is fenced, and what became of its last batches is found out.
+
+Order matters (pitfall 8): fence, re-check the lease, read the last receipt, and only then mark or send.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from tallymark.lifecycle import BatchKind, Mode
+from tallymark.relay.config import RelayConfig
+from tallymark.relay.dispatch import Dispatcher
+from tallymark.relay.ledger import Ledger
+from tallymark.relay.ports import Batch, Exclusion
+from tallymark.relay.resolve import Resolution, resolve
+
+log = logging.getLogger("tallymark.relay")
+
+
+def settle(ledger: Ledger, dispatcher: Dispatcher, config: RelayConfig) -> int:
+    """Bring a lane to where it can go on; gives back how many batches were in doubt."""
+    ledger.recheck()
+    unsent = ledger.store.unsent(ledger.lane)
+    # A batch that an earlier owner sent in a transaction is resolved as one, whatever this relay's own mode is.
+    transactional = config.policy.transactional or any(batch.mode is Mode.TRANSACTIONAL for batch in unsent)
+    dispatcher.start(Mode.TRANSACTIONAL if transactional else config.mode)
+    in_doubt = len(unsent)
+    if transactional:
+        unsent = _resolved(ledger, dispatcher, unsent)
+        if ledger.lane.receipt is None and not unsent:
+            # The lane's first receipt: from then on "no receipt" can never pass for "not sent".
+            unsent = [ledger.claim(ledger.batch(BatchKind.ORIGIN, ledger.lane.covered, ledger.lane.covered))]
+    ledger.refresh()
+    for claimed in unsent:
+        batch = _given_up_if_too_old(ledger, claimed, config.give_up_after_s)
+        dispatcher.launch(batch, ledger.store.contents(batch))
+        dispatcher.drain()
+    if transactional and not config.policy.transactional:
+        dispatcher.start(config.mode)
+    return in_doubt
+
+
+def _resolved(ledger: Ledger, dispatcher: Dispatcher, unsent: list[Batch]) -> list[Batch]:
+    """What is still to be sent of the batches that were never marked."""
+    found = dispatcher.publisher.last_receipt(ledger.lane.receipt)
+    first = unsent[0] if unsent else None
+    resolution = resolve(found, ledger.lane.receipt, first)
+    if first is None:
+        return unsent
+    is_sent = resolution is Resolution.SENT
+    log.warning(
+        "batch %d of lane %d was in doubt: the receipts say that it is %sin the log",
+        first.number,
+        first.lane,
+        "" if is_sent else "not ",
+        extra={"action": "relay.resolve", "lane": first.lane, "batch": first.number, "sent": is_sent},
+    )
+    if not is_sent:
+        return unsent
+    ledger.lane = ledger.store.advance(ledger.lane, mark=first, receipt=found, in_doubt=True)
+    return unsent[1:]
+
+
+def _given_up_if_too_old(ledger: Ledger, batch: Batch, give_up_after_s: float | None) -> Batch:
+    """Bounded retries, for those who want them: what is known not to be in the log is recorded as failed."""
+    if give_up_after_s is None or batch.age_s < give_up_after_s:
+        return batch
+    rows = ledger.store.contents(batch)
+    if not rows:
+        return batch
+    reason = f"given up after {batch.age_s:.0f} s of retries"
+    return ledger.leave_out(batch, rows, Exclusion(failed={row[0]: reason for row in rows}))[0]
