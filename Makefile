@@ -72,7 +72,7 @@ $(STAMP): pyproject.toml constraints.txt
 	  echo "Making $(VENV) with $$($$found --version)"; \
 	  $$found -m venv --clear $(VENV); \
 	fi; \
-	echo "Installing packages into $(VENV) (first time: about 500 MB, a minute or two)"; \
+	echo "Installing packages into $(VENV) (the first time about 600 MB: some minutes)"; \
 	$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["dependency-groups"]["dev"], sep="\n")' > $(VENV)/dev.txt; \
 	{ $(BIN)/python -m pip install --disable-pip-version-check -e '.[all]' -r $(VENV)/dev.txt -c constraints.txt; \
 	  echo $$? > $(VENV)/pip.status; \

@@ -36,7 +36,8 @@ def open_cluster(report: Callable[[str], None]) -> Iterator[LocalCluster]:
         yield cluster
         return
     with tempfile.TemporaryDirectory(prefix="tallymark-bench-") as folder:
-        cluster = LocalCluster(Path(folder) / "home")
+        Path(folder).chmod(0o755)  # PostgreSQL does not run as root: its own user must get to its data
+        cluster = LocalCluster(folder)
         try:
             cluster.up(report)
             yield cluster
