@@ -21,7 +21,7 @@ class KafkaCluster:
         self,
         client: profiles.Client,
         *,
-        prefix: str = "",
+        prefix: str = "tallymark.",
         accepted: Collection[str] = (),
         transaction_timeout_s: float = 30.0,
         receipts_copies: int = 3,
@@ -42,20 +42,19 @@ class KafkaCluster:
         return KafkaPublisher(settings, topics)
 
     def inspect(self, topic: str) -> TopicReport:
-        name = self._prefix + topic
         if self._admin is None:
             self._admin = AdminClient(profiles.admin(self._client))
         try:
-            facts = topics.describe(self._admin, [name]).get(name)
+            facts = topics.describe(self._admin, [topic]).get(topic)
         except AccessDenied as denied:
             return TopicReport(topic, problem=str(denied))
         if facts is None:
-            return TopicReport(topic, problem=f"there is no topic {name}")
+            return TopicReport(topic, problem=f"there is no topic {topic}")
         findings = judge(facts, Purpose.EVENTS)
         for finding in refused(findings, self._accepted):
             return TopicReport(
                 topic,
-                problem=f"topic {name} would break the promise: {finding.rule} is {finding.found}, "
+                problem=f"topic {topic} would break the promise: {finding.rule} is {finding.found}, "
                 f"{finding.safe} is needed ({finding.why}); put it right, or --accept-risk {finding.rule}",
             )
         return TopicReport(

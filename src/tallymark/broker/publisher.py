@@ -84,7 +84,6 @@ class KafkaPublisher:
         self._settings = settings
         self._transactional = settings.policy.transactional
         self._partitions = {record.topic: record.partitions for record in topics}
-        self._topic_prefix = settings.prefix
         self._receipts = receipts.topic_of(settings.identity, settings.prefix)
         self._flights: deque[_Flight] = deque()
         limits = [record.max_message_bytes for record in topics] or [1_000_000]
@@ -154,7 +153,7 @@ class KafkaPublisher:
             try:
                 while True:
                     try:
-                        produce(self._topic_prefix + topic, value, key, partition, report, headers=pairs)
+                        produce(topic, value, key, partition, report, headers=pairs)
                         break
                     except BufferError:  # the client's queue is full: let it send
                         self._producer.poll(0.05)

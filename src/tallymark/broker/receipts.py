@@ -28,9 +28,9 @@ FORMAT = 1
 _WAIT_S = 20.0
 
 
-def topic_of(identity: Identity, prefix: str = "") -> str:
+def topic_of(identity: Identity, prefix: str) -> str:
     """The receipts topic of an outbox."""
-    return f"{prefix}tallymark.receipts.{identity.outbox_id}"
+    return f"{prefix}receipts.{identity.outbox_id}"
 
 
 def key_of(identity: Identity, lane: int) -> bytes:

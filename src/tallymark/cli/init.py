@@ -25,7 +25,7 @@ def init(
     database: connections.DatabaseOption = None,
     lanes: Annotated[
         int | None,
-        typer.Option(min=1, max=1024, help="Lanes of a new outbox; later it is the relay's to change."),
+        typer.Option(min=1, max=256, help="Lanes of a new outbox; later it is the relay's to change."),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the SQL and change nothing.")] = False,
     json: output.JsonOption = False,

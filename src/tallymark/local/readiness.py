@@ -38,11 +38,12 @@ def wait_postgres(postgres: Postgres) -> None:
 
 def wait_brokers(brokers: Sequence[Broker], report: Report, deadline: float) -> None:
     """Until all of them serve, a transaction has run, and every replica is in sync."""
-    probe = Probe(",".join(f"{HOST}:{broker.port}" for broker in brokers))
     report("waiting for the brokers")
-    _wait(lambda: len((probe.sight() or NOTHING).brokers) == len(brokers), brokers, deadline, "serve clients")
+    for broker in brokers:
+        _wait_serving(broker, deadline)
     reached("local.before_probe")
     report("running a transaction")
+    probe = Probe(",".join(f"{HOST}:{broker.port}" for broker in brokers))
     probe.use(copies=replication(len(brokers)), deadline=deadline)
     report("waiting for the replicas")
     _wait(
@@ -51,9 +52,13 @@ def wait_brokers(brokers: Sequence[Broker], report: Report, deadline: float) -> 
 
 
 def wait_broker(broker: Broker) -> None:
-    """Until the broker itself says that it is one of those that serve."""
+    """Until one broker serves clients."""
+    _wait_serving(broker, time.monotonic() + PATIENCE_S)
+
+
+def _wait_serving(broker: Broker, deadline: float) -> None:
+    # The broker itself is asked: the others count a killed one as serving until its session has run out.
     probe = Probe(f"{HOST}:{broker.port}")
-    deadline = time.monotonic() + PATIENCE_S
     _wait(lambda: broker.number in (probe.sight() or NOTHING).brokers, [broker], deadline, "serve clients")
 
 

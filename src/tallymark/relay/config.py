@@ -11,9 +11,9 @@ from tallymark.lifecycle import Mode
 from tallymark.policy import Backoff, ModePolicy
 
 
-def new_owner() -> str:
+def new_owner(name: str | None = None) -> str:
     """A name that no other relay has: a restarted process is another owner."""
-    return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
+    return f"{name or socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +31,8 @@ class RelayConfig:
     # How often a lane looks for what operators asked for: pause, retry, topics put right.
     refresh_s: float = 1.0
     hold_check_s: float = 5.0
+    # How often partitions are made ahead and old ones dropped.
+    upkeep_s: float = 60.0
     # None: a message is never given up because Kafka was away.
     give_up_after_s: float | None = None
     # Whether later messages of a parked key wait behind it.

@@ -90,6 +90,11 @@ class Relay:
 
     def run(self, stop: threading.Event) -> None:
         """Work until `stop` is set; then finish the batches begun, give the lanes back, and leave."""
+        if self._upkeep is not None:
+            # In a thread of its own: housekeeping may wait for a lock, heartbeats may not.
+            threading.Thread(
+                target=self._keep_house, args=(stop, self._upkeep), name="upkeep", daemon=True
+            ).start()
         try:
             while not stop.is_set():
                 try:
@@ -118,8 +123,6 @@ class Relay:
         ):
             self._start(lane)
         moved = self._store.move_due(_MOVE_DUE_LIMIT)
-        if self._upkeep is not None:
-            self._upkeep()
         self._metrics.set(names.RELAY_LANES_OWNED, len(self._stations), outbox=self._opened.outbox_id)
         return Census(relays, frozenset(self._stations), moved)
 
@@ -139,6 +142,10 @@ class Relay:
         if self._frontier is not None:
             self._frontier.close()
         self._store.close()
+
+    def _keep_house(self, stop: threading.Event, upkeep: Callable[[], None]) -> None:
+        while not stop.wait(self._config.upkeep_s):
+            upkeep()
 
     @property
     def _opened(self) -> Identity:

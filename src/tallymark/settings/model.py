@@ -120,6 +120,9 @@ class RelaySettings(_Section):
     retention: Duration = Field(
         default=timedelta(days=7), description="how long sent messages stay in the outbox"
     )
+    lanes: int | None = Field(
+        default=None, ge=1, le=256, description="refuse an outbox with another number of lanes; default: any"
+    )
     notify: bool = Field(default=False, description="wake by NOTIFY too (slows many concurrent writers)")
     accept_risk: tuple[str, ...] = Field(
         default=(), description="topic settings whose safety rule is switched off"

@@ -27,6 +27,7 @@ update {schema}.lanes l
        lease_until = clock_timestamp() + make_interval(secs => %(seconds)s), changed_at = clock_timestamp()
   from (select lane from {schema}.lanes
          where (owner is null or lease_until < clock_timestamp()) and halted is null
+           and lane < (select lanes from {schema}.outbox_identity)
          order by lease_until nulls first, lane limit 1 for update skip locked) free
  where l.lane = free.lane
 returning l.lane, l.owner, l.epoch, l.covered, l.last_number, l.receipt_number, l.receipt_token::text,

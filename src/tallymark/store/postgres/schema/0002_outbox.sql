@@ -260,8 +260,11 @@ begin
      where i.inhparent = '{schema}.outbox'::regclass;
     while low <= upto_position loop
         foreach root in array array['outbox', 'batches', 'parked'] loop
-            execute format('create table if not exists {schema}.%I partition of {schema}.%I for values from (%s) to (%s)',
-                           root || '_' || (low + size), root, low, low + size);
+            -- CREATE .. PARTITION OF would lock writers out; ATTACH does not.
+            execute format('create table {schema}.%I (like {schema}.%I including defaults including constraints '
+                           'including generated)', root || '_' || (low + size), root);
+            execute format('alter table {schema}.%I attach partition {schema}.%I for values from (%s) to (%s)',
+                           root, root || '_' || (low + size), low, low + size);
         end loop;
         low := low + size;
         made := made + 1;

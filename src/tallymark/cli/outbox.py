@@ -1,0 +1,118 @@
+"""`tallymark outbox list | show`: where messages of the outbox are."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tallymark.cli import connections, output
+from tallymark.errors import Problem, UsageError
+from tallymark.lifecycle import MessageState, ParkedState
+
+if TYPE_CHECKING:
+    from tallymark.outbox.ports import MessageStatus
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, help="Look at messages in the outbox.")
+
+
+@app.command("list")
+def list_(
+    state: Annotated[
+        MessageState | None, typer.Option("--state", help="Only messages in this state.")
+    ] = None,
+    topic: Annotated[str | None, typer.Option("--topic", help="Only this topic.")] = None,
+    key: Annotated[str | None, typer.Option("--key", help="Only this key.")] = None,
+    limit: Annotated[
+        int, typer.Option("--limit", min=1, max=10_000, help="How many at most, the newest first.")
+    ] = 50,
+    database: connections.DatabaseOption = None,
+    as_json: output.JsonOption = False,
+) -> None:
+    """The newest messages, with the state of each."""
+    from tallymark.store.postgres.operators import Operators
+
+    url, schema = _where(database)
+    operators = Operators(url, schema=schema)
+    if state is MessageState.FAILED:
+        failed = [ParkedState.FAILED, ParkedState.WAITING, ParkedState.RETRYING]
+        ids = [each.id for each in operators.parked(states=failed, topic=topic, after=-1, limit=limit)]
+    else:
+        ids = operators.message_ids(topic=topic, key=key.encode() if key is not None else None, limit=limit)
+    found = [status for status in (_status(url, schema, id_) for id_ in ids) if status is not None]
+    if state is not None:
+        found = [status for status in found if status.state is state]
+    output.emit(
+        [_plain(status) for status in found],
+        as_json=as_json,
+        human=lambda: output.table(
+            ("id", "state", "topic", "key", "position", "lane", "batch", "added", "reason"),
+            [
+                (s.id, s.state, s.topic, _key(s.key), s.position, s.lane, s.batch, s.added_at, s.reason or "")
+                for s in found
+            ],
+        ),
+    )
+
+
+@app.command()
+def show(
+    id: Annotated[str, typer.Argument(help="A message's id.")],
+    database: connections.DatabaseOption = None,
+    as_json: output.JsonOption = False,
+) -> None:
+    """Where one message is, and what that means."""
+    try:
+        uuid.UUID(id)
+    except ValueError:
+        raise UsageError(
+            f"{id!r} is not a message's id", remedy="ids are UUIDs, as `outbox.add` gives back"
+        ) from None
+    status = _status(*_where(database), id)
+    if status is None:
+        raise Problem(
+            f"there is no message {id} here", remedy="it may be of another outbox, or dropped by retention"
+        )
+    output.emit(
+        _plain(status),
+        as_json=as_json,
+        human=lambda: [
+            f"{status.id}  {status.state}: {status.state.sentence}",
+            output.table(
+                ("", ""), [(name, value) for name, value in _plain(status).items() if value is not None]
+            ),
+        ],
+    )
+
+
+def _where(database: str | None) -> tuple[str, str]:
+    settings = connections.load(database=database).settings
+    return connections.database(settings).url.get_secret_value(), settings.schema_name
+
+
+def _status(url: str, schema: str, id_: str) -> MessageStatus | None:
+    from tallymark.store.postgres.connection import connect
+    from tallymark.store.postgres.writer import PostgresWriter
+
+    with connect(url, application="tallymark outbox", autocommit=False) as connection:
+        return PostgresWriter(schema).status(connection, uuid.UUID(id_))
+
+
+def _plain(status: MessageStatus) -> dict[str, object]:
+    return {
+        "id": str(status.id),
+        "state": status.state.value,
+        "topic": status.topic,
+        "key": _key(status.key),
+        "position": status.position,
+        "lane": status.lane,
+        "batch": status.batch,
+        "added_at": status.added_at.isoformat(),
+        "sent_at": status.sent_at.isoformat() if status.sent_at else None,
+        "reason": status.reason,
+    }
+
+
+def _key(key: bytes | None) -> str | None:
+    return None if key is None else key.decode("utf-8", "backslashreplace")

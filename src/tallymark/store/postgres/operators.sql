@@ -1,0 +1,135 @@
+-- name: lanes
+-- Backlog: rows beyond what the lane has covered. Counted up to a limit, so that status stays quick behind a
+-- backlog of millions.
+select l.lane, l.owner, l.epoch, l.lease_until > clock_timestamp() as alive, l.covered, l.last_number, l.paused,
+       l.halted, l.sent, l.resolved, l.fenced, b.backlog, b.oldest,
+       (select extract(epoch from clock_timestamp() - min(u.claimed_at))::float from {schema}.batches u
+         where u.lane = l.lane and u.state = 'sending') as sending_for,
+       (select coalesce(sum(r.messages), 0)::float / 60 from {schema}.batches r
+         where r.lane = l.lane and r.state = 'sent' and r.covered > l.covered - 10000000
+           and r.sent_at > clock_timestamp() - interval '60 s') as rate
+  from {schema}.lanes l
+  cross join {schema}.outbox_identity i
+  left join lateral (
+      select count(*) as backlog, extract(epoch from clock_timestamp() - min(c.created_at))::float as oldest
+        from (select o.created_at from {schema}.outbox o
+               where o.position > l.covered and mod(o.slot, i.lanes) = l.lane order by o.position limit 100000) c
+  ) b on true
+ order by l.lane
+
+-- name: outbox
+select i.outbox_id::text, i.lanes, i.created_at, s.last_value - (not s.is_called)::integer,
+       (select count(*) from {schema}.delayed), (select min(due_at) from {schema}.delayed),
+       (select count(*) from {schema}.parked where state = 'failed'),
+       (select count(*) from {schema}.parked where state in ('waiting', 'retrying'))
+  from {schema}.outbox_identity i, {schema}.outbox_position s
+
+-- name: relays
+select owner, host, pid, mode, version, accepted, extract(epoch from clock_timestamp() - started_at)::float
+  from {schema}.relays where seen_until > clock_timestamp() order by started_at
+
+-- name: floors
+-- Who holds the reader back: the oldest first. A prepared transaction has no process.
+select ((l.classid::bigint << 32) | l.objid::bigint) & ((1::bigint << 48) - 1) as floor, l.pid,
+       a.application_name, a.state, coalesce(a.client_addr::text, 'local'),
+       extract(epoch from clock_timestamp() - coalesce(a.xact_start, p.prepared))::float as age
+  from pg_locks l
+  cross join {schema}.outbox_identity i
+  left join pg_stat_activity a on a.pid = l.pid
+  left join pg_prepared_xacts p on l.pid is null and '-1/' || p.transaction::text = l.virtualtransaction
+ where l.locktype = 'advisory' and l.objsubid = 1 and l.mode = 'ShareLock'
+   and l.database = (select oid from pg_database where datname = current_database())
+   and (l.classid::bigint >> 16) = i.tag
+ order by age desc nulls last limit 5
+
+-- name: holds
+select topic, array_agg(lane order by lane), min(state), min(reason), min(held_at)
+  from {schema}.topic_holds group by topic order by topic
+
+-- name: pause
+update {schema}.lanes set paused = %(paused)s, changed_at = clock_timestamp()
+ where (%(lanes)s::smallint[] is null or lane = any(%(lanes)s::smallint[])) and paused <> %(paused)s
+returning lane
+
+-- name: clear
+update {schema}.lanes
+   set halted = null, changed_at = clock_timestamp(),
+       receipt_number = case when %(forget)s then null else receipt_number end,
+       receipt_token = case when %(forget)s then null else receipt_token end,
+       receipt_offset = case when %(forget)s then null else receipt_offset end
+ where lane = %(lane)s and halted is not null
+returning lane
+
+-- name: forget_receipts_topic
+update {schema}.outbox_identity set receipts_topic_id = null
+
+-- name: audit
+insert into {schema}.audit (who, action, subject, reason, details)
+values (%(who)s, %(action)s, %(subject)s, %(reason)s, %(details)s::json)
+
+-- name: parked
+-- Failed messages, with how many wait behind each.
+select p.position, p.id::text, p.topic, p.key, p.state, p.reason, p.attempts, p.parked_at,
+       (select count(*) from {schema}.parked w
+         where w.topic = p.topic and w.key = p.key and w.state = 'waiting' and w.position > p.position)
+  from {schema}.parked p
+ where p.state = any(%(states)s) and (%(topic)s::text is null or p.topic = %(topic)s)
+   and p.position > %(after)s
+ order by p.position limit %(limit)s
+
+-- name: parked_one
+select p.position, p.id::text, p.topic, p.key, p.state, p.reason, p.attempts, p.parked_at, p.value, p.headers::text,
+       p.partition, p.created_at, p.batch, p.retry_batch, p.changed_at
+  from {schema}.parked p where p.id = %(id)s
+
+-- name: retry
+-- Only a failed message can be retried; what waits behind it follows by itself.
+update {schema}.parked set state = 'retrying', changed_at = clock_timestamp()
+ where id = any(%(ids)s::uuid[]) and state = 'failed'
+returning id::text
+
+-- name: discard
+-- The first that waited behind it takes its place at the head: it is sent next, and the queue behind it follows.
+update {schema}.parked set state = 'discarded', changed_at = clock_timestamp()
+ where id = any(%(ids)s::uuid[]) and state in ('failed', 'waiting')
+returning id::text
+
+-- name: messages
+-- The newest messages of the outbox, by state.
+select o.id::text from {schema}.outbox o
+ where o.position < %(before)s and (%(topic)s::text is null or o.topic = %(topic)s)
+   and (%(key)s::bytea is null or o.key = %(key)s)
+ order by o.position desc limit %(limit)s
+
+-- name: accept_topic
+update {schema}.topics set topic_id = %(topic_id)s, partitions = %(partitions)s, recorded_at = clock_timestamp()
+ where topic = %(topic)s
+returning topic
+
+-- name: lock_lanes
+lock table {schema}.lanes, {schema}.relays in access exclusive mode
+
+-- name: backlog
+-- What must be empty before the lanes can change: messages not yet sent, batches in doubt, parked and held ones.
+select (select count(*) from {schema}.relays where seen_until > clock_timestamp()),
+       (select count(*) from {schema}.batches where state = 'sending'),
+       (select count(*) from {schema}.parked where state in ('failed', 'waiting', 'retrying')),
+       (select count(*) from {schema}.topic_holds),
+       (select count(*) from (
+           select from {schema}.outbox o, {schema}.lanes l, {schema}.outbox_identity i
+            where o.position > (select min(covered) from {schema}.lanes)
+              and l.lane = mod(o.slot, i.lanes) and o.position > l.covered limit 1) rest),
+       (select lanes from {schema}.outbox_identity)
+
+-- name: set_lanes
+update {schema}.outbox_identity set lanes = %(lanes)s
+
+-- name: add_lanes
+-- A new lane starts where the others stand: nothing before that is its own. One that is no longer used keeps its row:
+-- its receipts stand in the log, and its numbers must go on from there when it is used again.
+insert into {schema}.lanes (lane, covered)
+select n, (select max(covered) from {schema}.lanes) from generate_series(%(first)s, %(lanes)s - 1) n
+on conflict (lane) do update set covered = excluded.covered
+
+-- name: level_lanes
+update {schema}.lanes set covered = (select max(covered) from {schema}.lanes)

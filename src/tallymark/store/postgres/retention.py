@@ -1,0 +1,144 @@
+"""Keeps the outbox's tables in bounds: partitions are made ahead, and dropped whole when nobody needs them any more.
+
+A partition goes only when every row in it is sent, or parked and so copied, and its newest row is older than
+`keep`. Nothing here blocks a writer: ATTACH to make, DETACH CONCURRENTLY to take away, and only a table that no longer
+belongs to anything is dropped. A crash at any point leaves something that the next round finds and finishes.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+from tallymark.errors import TallymarkError
+from tallymark.lifecycle import Role
+from tallymark.store.postgres.connection import Connection, connect, explain
+from tallymark.store.postgres.migrations import require_schema
+from tallymark.store.queries import load
+
+log = logging.getLogger("tallymark.retention")
+
+_AHEAD = 8
+# Dropped side by side: a batch is needed as long as a row that it covers.
+_TABLES = ("outbox", "batches", "parked")
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionReport:
+    """What one round did."""
+
+    made: int = 0
+    dropped: tuple[str, ...] = ()
+    jumped_to: int | None = None
+
+
+class Retention:
+    """One round of housekeeping at a time, on a connection of its own."""
+
+    def __init__(
+        self, url: str, *, schema: str = "tallymark", keep: timedelta, owner: str | None = None
+    ) -> None:
+        self._url = url
+        self._schema = schema
+        self._keep = keep
+        self._owner = owner
+        self._sql = load("tallymark.store.postgres", "retention.sql", schema)
+
+    def run_once(self) -> RetentionReport:
+        """Make, jump, drop. Does nothing where another relay keeps house."""
+        try:
+            with connect(self._url, application="tallymark retention") as connection:
+                require_schema(connection, self._schema, Role.PRODUCER)
+                if self._owner is not None and not self._one(connection, "is_keeper", owner=self._owner):
+                    return RetentionReport()
+                return self._keep_house(connection)
+        except psycopg.Error as error:
+            raise explain(error, self._url) from error
+
+    def run_safely(self) -> None:
+        """For a loop that must go on: what goes wrong is logged, and tried again the next time."""
+        try:
+            report = self.run_once()
+        except TallymarkError as error:
+            log.warning("retention: %s", error.sentence, extra={"action": "retention.failed"})
+            return
+        if report.dropped:
+            log.info("dropped %s", ", ".join(report.dropped), extra={"action": "retention.drop"})
+
+    def _keep_house(self, connection: Connection) -> RetentionReport:
+        # A writer is never to wait for us: if a lock cannot be had quickly, the next round tries again.
+        connection.execute("set lock_timeout = '2s'")
+        made = self._one(connection, "make_ahead", ahead=_AHEAD)
+        dropped = self._finish_begun(connection)
+        row = connection.execute(self._sql["bounds"]).fetchone()
+        if row is None:
+            return RetentionReport(made, tuple(dropped))
+        needed, last, size = row
+        jumped = self._jump(connection, last, size)
+        for name, bound, _ in self._partitions(connection, "outbox"):
+            if bound > needed + 1 or bound > last or not self._is_old(connection, name):
+                break
+            dropped += self._drop(connection, bound, size)
+        return RetentionReport(made, tuple(dropped), jumped)
+
+    def _finish_begun(self, connection: Connection) -> list[str]:
+        for table in _TABLES:
+            for name, _, pending in self._partitions(connection, table):
+                if pending:
+                    self._run(connection, "alter table {} detach partition {} finalize", table, name)
+        orphans = [name for (name,) in connection.execute(self._sql["orphans"], {"schema": self._schema})]
+        for name in orphans:
+            self._run(connection, "drop table {}", name)
+        return orphans
+
+    def _jump(self, connection: Connection, last: int, size: int) -> int | None:
+        """Let a quiet outbox begin a new partition, so that the old one can go when its time comes."""
+        bound = (last // size + 1) * size
+        first = connection.execute(
+            f"select clock_timestamp() - created_at > %s from {self._schema}.outbox"
+            " where position >= %s order by position limit 1",
+            [self._keep / 7, bound - size],
+        ).fetchone()
+        if first is None or not first[0]:
+            return None
+        parameters = {"next": bound - 1, "margin": size // 10}
+        row = connection.execute(self._sql["jump"], parameters).fetchone()
+        return None if row is None else int(row[0])
+
+    def _is_old(self, connection: Connection, partition: str) -> bool:
+        newest = connection.execute(
+            sql.SQL(
+                "select clock_timestamp() - created_at > %s from {} order by position desc limit 1"
+            ).format(sql.Identifier(self._schema, partition)),
+            [self._keep],
+        ).fetchone()
+        return newest is None or bool(newest[0])
+
+    def _drop(self, connection: Connection, bound: int, size: int) -> list[str]:
+        gone = []
+        for table in _TABLES:
+            name = f"{table}_{bound}"
+            if table == "parked" and self._one(connection, "parked_unfinished", low=bound - size, high=bound):
+                continue
+            if name not in {each for each, _, _ in self._partitions(connection, table)}:
+                continue
+            self._run(connection, "alter table {} detach partition {} concurrently", table, name)
+            self._run(connection, "drop table {}", name)
+            gone.append(name)
+        return gone
+
+    def _partitions(self, connection: Connection, table: str) -> list[tuple[str, int, bool]]:
+        return connection.execute(self._sql["partitions"], {"table": f"{self._schema}.{table}"}).fetchall()
+
+    def _one(self, connection: Connection, query: str, **parameters: object) -> Any:
+        row = connection.execute(self._sql[query], parameters).fetchone()
+        return None if row is None else row[0]
+
+    def _run(self, connection: Connection, statement: str, *tables: str) -> None:
+        names = [sql.Identifier(self._schema, table) for table in tables]
+        connection.execute(sql.SQL(statement).format(*names))

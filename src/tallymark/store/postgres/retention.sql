@@ -1,0 +1,40 @@
+-- name: make_ahead
+-- Partitions stand ready well before a writer needs them.
+select {schema}.make_partitions(
+    (select last_value from {schema}.outbox_position) + %(ahead)s * (select partition_rows from {schema}.outbox_identity))
+
+-- name: partitions
+-- Partitions by the bound in their name, oldest first, and whether a drop of them was begun and not ended.
+select c.relname, substring(c.relname from '_([0-9]+)$')::bigint, i.inhdetachpending
+  from pg_inherits i join pg_class c on c.oid = i.inhrelid
+ where i.inhparent = %(table)s::regclass order by 2
+
+-- name: orphans
+-- Partitions that were detached and not dropped: a crash came in between.
+select c.relname from pg_class c join pg_namespace n on n.oid = c.relnamespace
+ where n.nspname = %(schema)s and c.relkind = 'r' and c.relname ~ '^(outbox|batches|parked)_[0-9]+$'
+   and not exists (select from pg_inherits i where i.inhrelid = c.oid)
+
+-- name: bounds
+-- Up to here every row is sent, or parked and so copied: what no lane and no held topic needs any more.
+select least(
+    (select min(covered) from {schema}.lanes),
+    (select min(from_position) from {schema}.topic_holds),
+    (select min(after_position) from {schema}.batches where state = 'sending')),
+    (select last_value from {schema}.outbox_position),
+    (select partition_rows from {schema}.outbox_identity)
+
+-- name: jump
+-- A quiet outbox would fill one partition for years: the sequence moves on to the next one, once a day or so. Only
+-- forwards: positions may have gaps, they may never come twice.
+select setval('{schema}.outbox_position', %(next)s)
+ where (select last_value from {schema}.outbox_position) < %(next)s - %(margin)s
+
+-- name: is_keeper
+-- One relay keeps house: the first by name of those alive. Two at once for a moment would do no harm.
+select coalesce(min(owner) = %(owner)s, false) from {schema}.relays where seen_until > clock_timestamp()
+
+-- name: parked_unfinished
+-- Parked messages keep their partition until each is sent or discarded.
+select exists (select from {schema}.parked
+                where position >= %(low)s and position < %(high)s and state in ('failed', 'waiting', 'retrying'))
