@@ -68,10 +68,11 @@ select min(((l.classid::bigint << 32) | l.objid::bigint) & ((1::bigint << 48) - 
 
 -- name: read
 -- Read third. The sizes come first, so that the rows that are fetched fit into memory whatever they weigh;
--- a row is in while what stands before it is below the limit, so that one giant alone still moves.
+-- a row is in while what stands before it is below the limit, so that one giant alone still moves. The weight is the
+-- same sum that the reader makes of what it got, to the byte: by it the reader tells a cut from an end.
 with sized as materialized (
     select o.position, coalesce(octet_length(o.value), 0) + coalesce(octet_length(o.key), 0)
-                       + pg_column_size(o.headers) + 100 as size
+                       + length(o.headers::text) + 100 as size
       from {schema}.outbox o
      where o.position > %(after)s and o.position <= %(upto)s and mod(o.slot, %(lanes)s) = %(lane)s
        and (%(topic)s::text is null or o.topic = %(topic)s)
