@@ -18,7 +18,7 @@ from tallymark.relay.config import RelayConfig
 from tallymark.relay.dispatch import Dispatcher
 from tallymark.relay.frontier import Frontier
 from tallymark.relay.ledger import Ledger
-from tallymark.relay.ports import Batch, Identity, Kafka, Lane, RelayStore, Slice
+from tallymark.relay.ports import Batch, Hold, Identity, Kafka, Lane, RelayStore, Slice
 from tallymark.relay.settle import settle
 
 log = logging.getLogger("tallymark.relay")
@@ -28,6 +28,7 @@ class Did(enum.Enum):
     """What a step did."""
 
     SENT = "sent a batch"
+    PASSED = "passed over positions that hold nothing of this lane"
     IDLE = "found nothing to send"
     PAUSED = "is paused"
 
@@ -57,6 +58,7 @@ class LaneWorker:
         self.ledger = Ledger(lane, store, config)
         self.dispatcher = Dispatcher(self.ledger, identity, kafka, config)
         self.in_doubt = 0
+        self._lanes = identity.lanes
         self._store = store
         self._ahead = ahead
         self._kafka = kafka
@@ -121,11 +123,17 @@ class LaneWorker:
                 return piece
         return self._read(self._store, self.lane.covered)
 
-    def _read(self, store: RelayStore, after: int) -> Slice:
-        upto = self._frontier.beyond(after)
-        if upto <= after:
-            return Slice(after, after, (), full=False, size=0)
-        return store.read(self.lane, after, upto, self._config.batch_messages, self._config.batch_bytes)
+    def _read(
+        self, store: RelayStore, after: int, upto: int | None = None, hold: Hold | None = None
+    ) -> Slice:
+        """The lane's next rows. A window of positions bounds what is looked at, however long the backlog is."""
+        safe = self._frontier.beyond(after) if upto is None else upto
+        if safe <= after:
+            return Slice(after, after, ())
+        config = self._config
+        window = min(safe, after + config.batch_messages * self._lanes)
+        piece = store.read(self.lane, after, window, config.batch_messages, config.batch_bytes, hold)
+        return replace(piece, more=piece.more or window < safe)
 
     def _range(self, piece: Slice) -> Step:
         left_out = tuple(sorted(hold.topic for hold in self.ledger.holds))
@@ -134,7 +142,7 @@ class LaneWorker:
             if self.dispatcher.flying or self.ledger.unmarked:
                 return Step(Did.SENT, self.dispatcher.drain())
             self.ledger.pass_over(piece.upto)
-            return Step(Did.IDLE)
+            return Step(Did.PASSED if piece.more else Did.IDLE)
         waiting = self.ledger.waiting(rows)
         if waiting:
             rows = [row for row in rows if row[0] not in waiting]
@@ -144,7 +152,7 @@ class LaneWorker:
             ),
             waiting,
         )
-        if piece.full:  # behind: read the next rows while these are being sent
+        if piece.more:  # behind: read the next rows while these are being sent
             self._next = self._reader.submit(self._read, self._ahead, piece.upto)
         self.dispatcher.launch(batch, rows)
         return Step(Did.SENT, self.dispatcher.land() if self.dispatcher.full else 0)
@@ -179,14 +187,9 @@ class LaneWorker:
             if hold.state is not HoldState.CATCHING_UP:
                 continue
             self.dispatcher.drain()
-            piece = self._store.read(
-                self.lane,
-                hold.start,
-                self.lane.covered,
-                self._config.batch_messages,
-                self._config.batch_bytes,
-                hold,
-            )
+            piece = self._read(self._store, hold.start, self.lane.covered, hold)
+            while piece.more and not piece.rows:
+                piece = self._read(self._store, piece.upto, self.lane.covered, hold)
             if not piece.rows:  # it has caught up: from here on the topic goes with the others again
                 self._store.end_hold(self.lane, hold.topic)
                 self.ledger.holds = self._store.holds(self.lane)

@@ -72,13 +72,12 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Rows read ahead: all of the lane's in (after, upto]. `full` says that there are more behind."""
+    """Rows read: all of the lane's in (after, upto]. `more` says that there may be others right behind."""
 
     after: int
     upto: int
     rows: Sequence[Row]
-    full: bool
-    size: int
+    more: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import random
 import threading
 import time
 
-from tallymark.errors import Inconsistent, Stale, TallymarkError
+from tallymark.errors import Inconsistent, Problem, Stale, TallymarkError
 from tallymark.observe import metrics as names
 from tallymark.observe.metrics import Metrics
 from tallymark.relay.config import RelayConfig
@@ -82,6 +82,11 @@ class Station:
             except TallymarkError as error:
                 attempt += 1
                 self._wait_out(error, attempt)
+                continue
+            except Exception as error:
+                attempt += 1
+                log.exception("lane %d failed", self.number, extra={"action": "relay.bug"})
+                self._wait_out(Problem(f"{type(error).__name__}: {error}"), attempt)
                 continue
             attempt, self.trouble = 0, None
             if self._worker.in_doubt > in_doubt:

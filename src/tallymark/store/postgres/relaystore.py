@@ -121,8 +121,8 @@ class PostgresRelayStore:
         parameters = self._range(lane.lane, after, upto, hold.topic if hold else None, without)
         rows: list[Row] = self._db.rows("read", {**parameters, "limit": limit, "size": size}, binary=True)
         weight = sum(len(row[4] or b"") + len(row[3] or b"") + len(row[5]) + 100 for row in rows)
-        full = len(rows) >= limit or weight >= size
-        return Slice(after, rows[-1][0] if full else upto, rows, full, weight)
+        cut = len(rows) >= limit or weight >= size
+        return Slice(after, rows[-1][0] if cut else upto, rows, more=cut)
 
     def contents(self, batch: Batch) -> list[Row]:
         if batch.kind is BatchKind.ORIGIN:
