@@ -1,0 +1,52 @@
+"""python -m tests.torture relay --minutes N --seed S --json
+
+Progress goes to stderr. Exit 0: nothing missing, doubled, reordered or stuck; 1: something was, and the relays' logs are
+kept in the folder that is named.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import secrets
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.torture.ground import open_cluster
+from tests.torture.relay import Plan, torture
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.torture", description=__doc__)
+    parser.add_argument("station", choices=["relay"], help="what is tortured")
+    parser.add_argument("--minutes", type=float, default=1.0)
+    parser.add_argument("--seed", type=int, help="the same seed strikes in the same order")
+    parser.add_argument("--relays", type=int, default=3)
+    parser.add_argument("--writers", type=int, default=4)
+    parser.add_argument("--spare", action="append", default=[], choices=["broker", "postgres"])
+    parser.add_argument("--home", type=Path, help="the local cluster to use; it is left running")
+    parser.add_argument("--json", action="store_true", help="the result as one JSON object")
+    options = parser.parse_args(arguments)
+    seed = options.seed if options.seed is not None else secrets.randbelow(1_000_000)
+    plan = Plan(options.minutes * 60, seed, options.relays, options.writers, spare=options.spare)
+    began = time.monotonic()
+
+    def say(text: str) -> None:
+        print(f"{time.monotonic() - began:7.1f} s  {text}", file=sys.stderr, flush=True)
+
+    say(f"seed {seed}")
+    with open_cluster(options.home) as cluster:
+        result = torture(cluster, plan, say)
+    found = result.as_json()
+    if options.json:
+        print(json.dumps(found))
+    else:
+        for name, value in found.items():
+            print(f"{name:16} {value}")
+    return 1 if result.faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

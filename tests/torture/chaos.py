@@ -1,0 +1,149 @@
+"""The hand that kills: one seeded blow after the other, and everything put back."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Collection
+
+import psycopg
+
+from tallymark.local.cluster import LocalCluster
+from tests.children import Child
+from tests.torture import ends
+from tests.torture.fleet import LEASE_S, Fleet, is_stopped, lanes_of
+
+_TAKEOVER_S = 15.0
+_WORK_S = 8.0
+# Counted as kills: each death by signal once, whoever struck.
+KILLS = ("relays killed", "relays killed at a crash point", "kill -9 a broker", "kill -9 PostgreSQL")
+
+
+class Chaos:
+    """Strikes until the time is over. `spare` names what is left alone: broker, postgres."""
+
+    def __init__(
+        self,
+        cluster: LocalCluster,
+        url: str,
+        fleet: Fleet,
+        rng: random.Random,
+        *,
+        spare: Collection[str] = (),
+        say: Callable[[str], None] = lambda _text: None,
+    ) -> None:
+        self.counts: Counter[str] = Counter()
+        self._cluster = cluster
+        self._url = url
+        self._fleet = fleet
+        self._random = rng
+        self._say = say
+        self._never = threading.Event()
+        blows: list[tuple[int, str, Callable[[], None]]] = [
+            (5, "kill -9 a relay", self._kill_relay),
+            (3, "stop a relay past its lease", self._stop_relay),
+            (2, "SIGTERM a relay", self._term_relay),
+            (1, "kill -9 all relays", self._kill_all),
+            (2, "cut the relays' sessions", self._cut_sessions),
+        ]
+        if "broker" not in spare:
+            blows.append((2, "kill -9 a broker", self._kill_broker))
+        if "postgres" not in spare:
+            blows.append((1, "kill -9 PostgreSQL", self._kill_postgres))
+        self._blows = blows
+
+    def run(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            self._fleet.tend(arm=True)
+            self._let_work()
+            self._wake_stopped()
+            weights = [weight for weight, _, _ in self._blows]
+            _, name, blow = self._random.choices(self._blows, weights)[0]
+            self._say(name)
+            self.counts[name] += 1
+            blow()
+
+    def _let_work(self) -> None:
+        """Mostly strike relays at work; now and then those that have just started."""
+        if self._random.random() < 0.7:
+            before, deadline = self._sent(), time.monotonic() + _WORK_S
+            while self._sent() <= before and time.monotonic() < deadline:
+                self._pause(0.05, 0.1)
+        self._pause(0.0, 1.0)
+
+    def _sent(self) -> int:
+        try:
+            return ends.sent(self._url)
+        except psycopg.OperationalError:  # it was just killed, and is recovering
+            return -1
+
+    def put_back(self) -> None:
+        """Every server up, nobody stopped or armed."""
+        for server in self._cluster.processes:
+            if not server.is_alive():
+                server.start()
+        self._fleet.disarm()
+
+    def _kill_relay(self) -> None:
+        self._fleet.pick().kill()
+
+    def _kill_all(self) -> None:
+        for _ in range(10):
+            self._fleet.pick().kill()
+
+    def _term_relay(self) -> None:
+        child = self._fleet.pick()
+        if is_stopped(child):  # a crash point got there first
+            child.cont()
+        child.terminate()
+
+    def _stop_relay(self) -> None:
+        child = self._fleet.pick()
+        if child.is_alive() and not is_stopped(child):
+            child.stop()
+            self._outlive_lease(child)
+
+    def _wake_stopped(self) -> None:
+        """Those that a crash point stopped: a zombie is woken when others have its lanes."""
+        for child in self._fleet.stopped():
+            self.counts["stopped at a crash point"] += 1
+            self._outlive_lease(child)
+
+    def _outlive_lease(self, child: Child) -> None:
+        deadline = time.monotonic() + _TAKEOVER_S
+        self._pause(LEASE_S, LEASE_S + 0.5)
+        while time.monotonic() < deadline:
+            try:
+                if not lanes_of(self._url, child.pid):
+                    self.counts["zombies woken after takeover"] += 1
+                    break
+            except psycopg.OperationalError:
+                self._say("PostgreSQL does not answer")
+            self._fleet.tend(arm=False)  # someone must be there to take over
+            self._pause(0.1, 0.2)
+        if child.is_alive():
+            child.cont()
+
+    def _cut_sessions(self) -> None:
+        with psycopg.connect(self._url, connect_timeout=5) as connection:
+            connection.execute(
+                "select pg_terminate_backend(pid) from pg_stat_activity "
+                "where datname = current_database() and application_name like 'tallymark relay%'"
+            )
+
+    def _kill_broker(self) -> None:
+        broker = self._random.choice(self._cluster.brokers)
+        broker.kill()
+        self._pause(0.0, 4.0)
+        broker.start()
+
+    def _kill_postgres(self) -> None:
+        self._cluster.postgres.kill()
+        self._pause(0.0, 2.0)
+        self._cluster.postgres.start()
+
+    def _pause(self, low: float, high: float) -> None:
+        self._never.wait(self._random.uniform(low, high))

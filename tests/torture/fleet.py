@@ -1,0 +1,137 @@
+"""The relays under torture: child processes, some with a crash point armed, restarted whenever they are gone."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import psycopg
+
+from tests.children import Child, start_child
+
+LEASE_S = 2.0
+_POINTS = (
+    "before_claim",
+    "after_claim",
+    "mid_produce",
+    "before_kafka_commit",
+    "after_kafka_commit",
+    "before_mark",
+    "after_mark",
+)
+
+
+@dataclass
+class Member:
+    """One relay and whether its death would be by our hand."""
+
+    child: Child
+    armed: str | None
+
+
+class Fleet:
+    """Several relays on one outbox. Use as a context manager: none outlives it."""
+
+    def __init__(self, size: int, environment: Mapping[str, str], folder: Path, rng: random.Random) -> None:
+        self.counts: Counter[str] = Counter()
+        self._size = size
+        self._environment = environment
+        self._folder = folder
+        self._random = rng
+        self._members: list[Member] = []
+        self._started = 0
+
+    def __enter__(self) -> Fleet:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for member in self._members:
+            member.child.kill()
+        self._bury()
+
+    @property
+    def pids(self) -> list[int]:
+        return [member.child.pid for member in self._members if member.child.is_alive()]
+
+    def pick(self) -> Child:
+        return self._random.choice(self._members).child
+
+    def tend(self, *, arm: bool) -> None:
+        """Bury the dead and start others in their place; some are armed to die or stop at a point of their choice."""
+        self._bury()
+        while len(self._members) < self._size:
+            point = None
+            if arm and self._random.random() < 0.4:
+                name, count = self._random.choice(_POINTS), self._random.randint(1, 40)
+                action = self._random.choice(["kill", "kill", "stop", "term"])
+                point = f"relay.{name}:{count}:{action}"
+            child = start_child(
+                ["-m", "tallymark", "relay", "run"],
+                crash_point=point,
+                environment={
+                    **self._environment,
+                    "TALLYMARK_RELAY__LEASE_SECONDS": str(LEASE_S),
+                    "TALLYMARK_RELAY__BATCH_MESSAGES": str(self._random.choice([1, 7, 50, 200, 10_000])),
+                },
+                cwd=self._folder,
+            )
+            self._started += 1
+            self._members.append(Member(child, point))
+
+    def stopped(self) -> list[Child]:
+        """Those that a crash point has stopped."""
+        return [m.child for m in self._members if m.child.is_alive() and is_stopped(m.child)]
+
+    def disarm(self) -> None:
+        """At the end: kill what could still strike by itself, and wake what is stopped."""
+        for member in self._members:
+            if member.armed is not None:
+                member.child.kill()
+            elif member.child.is_alive() and is_stopped(member.child):
+                member.child.cont()
+        self.tend(arm=False)
+
+    def retire(self) -> list[int]:
+        """SIGTERM to all; their exit codes."""
+        for member in self._members:
+            member.child.terminate()
+        codes = [member.child.wait(60) for member in self._members]
+        self._bury()
+        return codes
+
+    def _bury(self) -> None:
+        for member in [m for m in self._members if not m.child.is_alive()]:
+            self._members.remove(member)
+            code = member.child.wait()
+            if code == 0:
+                self.counts["relays ended by SIGTERM"] += 1
+            elif code < 0:
+                at_point = "crash point relay." in member.child.output
+                self.counts["relays killed at a crash point" if at_point else "relays killed"] += 1
+            else:
+                self.counts["relays ended by themselves"] += 1
+            name = f"relay-{self._started:04}-{member.child.pid}-exit{code}.txt"
+            (self._folder / name).write_text(f"armed: {member.armed}\n{member.child.output}")
+            with member.child:  # closes and deletes its output
+                pass
+
+
+def is_stopped(child: Child) -> bool:
+    try:
+        return psutil.Process(child.pid).status() == psutil.STATUS_STOPPED
+    except psutil.NoSuchProcess:
+        return False
+
+
+def lanes_of(url: str, pid: int) -> int:
+    """How many lanes the relay with this process id still holds, as the database has it."""
+    with psycopg.connect(url, connect_timeout=5) as connection:
+        row = connection.execute(
+            "select count(*) from tallymark.lanes where split_part(owner, ':', 2) = %s", [str(pid)]
+        ).fetchone()
+    assert row is not None
+    return int(row[0])
