@@ -1,2 +1,1 @@
-"""The command line: one file per verb; main.py gathers them.
-"""
+"""The command line: one file per verb; main.py gathers them."""

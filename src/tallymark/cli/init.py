@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -27,23 +28,33 @@ def init(
         int | None,
         typer.Option(min=1, max=256, help="Lanes of a new outbox; later it is the relay's to change."),
     ] = None,
+    grants: Annotated[
+        bool,
+        typer.Option("--grants", help="Also make the least-privilege roles and grant them their rights."),
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the SQL and change nothing.")] = False,
     json: output.JsonOption = False,
 ) -> None:
     """Create or migrate Tallymark's schema. Running it again changes nothing."""
-    from tallymark.store.postgres.migrations import migrate
+    from tallymark.store.postgres import migrations
 
     loaded = connections.load(database=database)
     chosen = connections.database(loaded.settings)
     if not dry_run:
         connections.make_local_database(loaded, chosen)
-    done = migrate(
+    done = migrations.migrate(
         chosen.url.get_secret_value(),
         schema=loaded.settings.schema_name,
         role=role or chosen.role,
         dry_run=dry_run,
         lanes=lanes,
     )
+    if grants:
+        script = migrations.grants(done.schema)
+        if dry_run:
+            done = replace(done, sql=f"{done.sql}\n\n{script}")
+        else:
+            migrations.apply_grants(chosen.url.get_secret_value(), schema=done.schema)
     output.emit(
         {
             "schema": done.schema,
@@ -52,6 +63,7 @@ def init(
             "version_before": done.version_before,
             "version_after": done.version_after,
             "outbox_id": done.outbox_id,
+            "grants": grants,
             "dry_run": dry_run,
             **({"sql": done.sql} if dry_run else {}),
         },

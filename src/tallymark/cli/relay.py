@@ -201,6 +201,7 @@ def _config(settings: Settings) -> RelayConfig:
         hold_key=relay.on_park == "hold-key",
         accepted=relay.accept_risk,
         lanes=relay.lanes,
+        notify=relay.notify,
     )
 
 

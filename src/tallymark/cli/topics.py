@@ -148,6 +148,41 @@ def check(
         raise typer.Exit(EXIT_PROBLEM)
 
 
+@app.command()
+def accept(
+    name: Annotated[str, typer.Argument(help="The topic.")],
+    *,
+    reason: Annotated[str, typer.Option("--reason", help="Why, for the audit.")],
+    database: connections.DatabaseOption = None,
+    bootstrap_servers: connections.BootstrapOption = None,
+    json: output.JsonOption = False,
+) -> None:
+    """From now on publish into a topic as it is today: after partitions were added, or it was recreated.
+
+    Keys are placed anew over the partitions that there are now, so that a key's later messages may stand in another
+    partition than its earlier ones: let consumers catch up first.
+    """
+    import getpass
+
+    from tallymark.broker.cluster import KafkaCluster
+    from tallymark.store.postgres.operators import Operators
+
+    settings = connections.load(bootstrap_servers=bootstrap_servers, database=database).settings
+    report = KafkaCluster(connections.kafka_client(settings)).inspect(name)
+    if not report.topic_id:
+        raise Problem(f"topic {name} cannot be accepted: {report.problem}")
+    url = connections.database(settings).url.get_secret_value()
+    if not Operators(url, schema=settings.schema_name).accept_topic(
+        report, who=getpass.getuser(), reason=reason
+    ):
+        raise UsageError(f"this outbox has never published into {name}", remedy="there is nothing to accept")
+    output.emit(
+        report,
+        as_json=json,
+        human=lambda: f"{name}: published into by its {report.partitions} partitions from now on",
+    )
+
+
 def _findings(findings: list[Finding]) -> Table:
     return output.table(
         ("topic", "setting", "found", "safe", "severity", "why"),

@@ -28,6 +28,8 @@ class RelayConfig:
     batch_bytes: int = 16 * 1024 * 1024
     # How often an idle relay looks at the outbox's sequence.
     poll_s: float = 0.005
+    # Whether writers wake relays by NOTIFY; the sequence is then looked at less often.
+    notify: bool = False
     # How often a lane looks for what operators asked for: pause, retry, topics put right.
     refresh_s: float = 1.0
     hold_check_s: float = 5.0
@@ -41,6 +43,11 @@ class RelayConfig:
     accepted: tuple[str, ...] = ()
     # Refused where the outbox was made with another number; None takes what is there.
     lanes: int | None = None
+
+    @property
+    def idle_s(self) -> float:
+        """How long an idle lane waits before it looks again, if nobody calls."""
+        return max(self.poll_s, 0.25) if self.notify else self.poll_s
 
     @property
     def policy(self) -> ModePolicy:

@@ -243,6 +243,12 @@ class RelayStore(Protocol):
     def move_due(self, limit: int) -> int:
         """Move delayed messages whose time has come into the outbox."""
 
+    def set_notify(self, notify: bool) -> None:
+        """Whether writers wake relays when they commit."""
+
+    def listen(self, seconds: float) -> bool:
+        """Whether a writer called within `seconds`."""
+
     def close(self) -> None: ...
 
 

@@ -16,6 +16,7 @@ from tallymark.errors import Inconsistent, TallymarkError, UsageError
 from tallymark.observe import metrics as names
 from tallymark.observe.metrics import Metrics
 from tallymark.policy import fair_share
+from tallymark.relay.bell import Bell
 from tallymark.relay.config import RelayConfig
 from tallymark.relay.frontier import Frontier
 from tallymark.relay.lane import LaneWorker
@@ -55,6 +56,7 @@ class Relay:
         self._upkeep = upkeep
         self._store = stores("keeper")
         self._stations: dict[int, Station] = {}
+        self._bell = Bell()
         self._frontier: Frontier | None = None
         self._identity: Identity | None = None
         self._heard = time.monotonic()
@@ -84,6 +86,7 @@ class Relay:
                 identity = self._store.identity()
                 if identity.receipts_topic_id != topic_id:
                     raise Inconsistent("the receipts topic was recreated while this relay started")
+        self._store.set_notify(self._config.notify)
         self._frontier = Frontier(self._stores("frontier"), poll_s=self._config.poll_s)
         self._identity = identity
         return identity
@@ -95,6 +98,8 @@ class Relay:
             threading.Thread(
                 target=self._keep_house, args=(stop, self._upkeep), name="upkeep", daemon=True
             ).start()
+        if self._config.notify:
+            threading.Thread(target=self._listen, args=(stop,), name="listener", daemon=True).start()
         try:
             while not stop.is_set():
                 try:
@@ -143,6 +148,17 @@ class Relay:
             self._frontier.close()
         self._store.close()
 
+    def _listen(self, stop: threading.Event) -> None:
+        store = self._stores("listener")
+        while not stop.is_set():
+            try:
+                if store.listen(1.0):
+                    self._bell.ring()
+            except TallymarkError as error:  # lanes still look by themselves, only less often
+                log.warning("cannot listen: %s", error, extra={"action": "relay.listen"})
+                stop.wait(1.0)
+        store.close()
+
     def _keep_house(self, stop: threading.Event, upkeep: Callable[[], None]) -> None:
         while not stop.wait(self._config.upkeep_s):
             upkeep()
@@ -175,7 +191,7 @@ class Relay:
             frontier=self._frontier,
             config=self._config,
         )
-        station = Station(worker, self._config, self._metrics, self._opened.outbox_id)
+        station = Station(worker, self._config, self._metrics, self._opened.outbox_id, self._bell)
         self._stations[lane.lane] = station
         log.info(
             "took lane %d (epoch %d)",

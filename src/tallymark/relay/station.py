@@ -14,6 +14,7 @@ import time
 from tallymark.errors import Inconsistent, Problem, Stale, TallymarkError
 from tallymark.observe import metrics as names
 from tallymark.observe.metrics import Metrics
+from tallymark.relay.bell import Bell
 from tallymark.relay.config import RelayConfig
 from tallymark.relay.lane import Did, LaneWorker
 
@@ -23,7 +24,9 @@ log = logging.getLogger("tallymark.relay")
 class Station:
     """One lane with its thread."""
 
-    def __init__(self, worker: LaneWorker, config: RelayConfig, metrics: Metrics, outbox: str) -> None:
+    def __init__(
+        self, worker: LaneWorker, config: RelayConfig, metrics: Metrics, outbox: str, bell: Bell
+    ) -> None:
         lane = worker.lane
         self.number, self.epoch = lane.lane, lane.epoch
         self.trouble: str | None = None
@@ -31,6 +34,7 @@ class Station:
         self._config = config
         self._metrics = metrics
         self._outbox = outbox
+        self._bell = bell
         self._stop = threading.Event()
         self._lost = False
         self._thread = threading.Thread(target=self._run, name=f"lane-{self.number}", daemon=True)
@@ -46,6 +50,7 @@ class Station:
         """Finish what was begun and release the lane; `lost` means that it is not ours to release any more."""
         self._lost = self._lost or lost
         self._stop.set()
+        self._bell.ring()
 
     def join(self, timeout_s: float) -> bool:
         """Whether the thread has ended."""
@@ -74,7 +79,7 @@ class Station:
     def _work(self) -> None:
         attempt = 0
         while not self._stop.is_set():
-            began, in_doubt = time.monotonic(), self._worker.in_doubt
+            began, in_doubt, heard = time.monotonic(), self._worker.in_doubt, self._bell.rings
             try:
                 step = self._worker.run_once()
             except (Stale, Inconsistent):
@@ -99,7 +104,7 @@ class Station:
             if step.messages:
                 self._count(step.messages, time.monotonic() - began)
             if step.did is Did.IDLE:
-                self._stop.wait(self._config.poll_s)
+                self._bell.wait(heard, self._config.idle_s)
             elif step.did is Did.PAUSED:
                 self._stop.wait(self._config.refresh_s)
 

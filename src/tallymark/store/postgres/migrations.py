@@ -124,6 +124,21 @@ def migrate(
         )
 
 
+def grants(schema: str) -> str:
+    """The least-privilege script for this schema."""
+    text = (files(_PACKAGE) / "grants.sql").read_text(encoding="utf-8")
+    return text.replace("{schema}", checked_schema(schema))
+
+
+def apply_grants(url: str, *, schema: str = "tallymark") -> None:
+    """Make the four group roles and give each what it needs, and no more. Safe to repeat."""
+    with connect(url, application="tallymark init", autocommit=False) as connection:
+        try:
+            connection.execute(grants(schema).encode())
+        except psycopg.Error as error:
+            raise explain(error, url) from error
+
+
 def applied_versions(connection: Connection, schema: str) -> set[int]:
     """Versions already applied; none where the schema is missing."""
     exists = connection.execute("select to_regclass(%s)", [f"{schema}.migrations"]).fetchone()

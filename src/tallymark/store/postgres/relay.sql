@@ -1,6 +1,13 @@
 -- name: identity
 select outbox_id::text, lanes, receipts_topic_id from {schema}.outbox_identity
 
+-- name: set_notify
+-- From now on writers wake relays, or no longer.
+update {schema}.outbox_identity set notify = %(notify)s where notify <> %(notify)s
+
+-- name: listen
+listen {schema}_outbox
+
 -- name: record_receipts_topic
 -- Once: a receipts topic that is recreated later is noticed by its id.
 update {schema}.outbox_identity set receipts_topic_id = %(topic_id)s where receipts_topic_id is null

@@ -57,6 +57,18 @@ class Session:
         found = self.rows(name, parameters)
         return found[0] if found else None
 
+    def listen(self, name: str, seconds: float) -> bool:
+        """Whether someone called within `seconds`. Needs a connection of its own, not a pooled one."""
+        fresh = self._connection is None or self._connection.closed
+        connection = self._open()
+        try:
+            if fresh:
+                connection.execute(self._sql[name])
+            return any(True for _ in connection.notifies(timeout=seconds, stop_after=1))
+        except psycopg.Error as error:
+            self.close()
+            raise explain(error, self._url) from error
+
     def close(self) -> None:
         if self._connection is not None:
             self._connection.close()

@@ -10,6 +10,8 @@ create table {schema}.outbox_identity (
     lanes             smallint not null check (lanes between 1 and 256),
     partition_rows    bigint not null check (partition_rows > 0),
     receipts_topic_id text,
+    -- Whether writers wake relays by NOTIFY: quicker for a lone writer, a global lock at commit for many.
+    notify            boolean not null default false,
     created_at        timestamptz not null default clock_timestamp()
 );
 
@@ -171,15 +173,19 @@ create function {schema}.outbox_take_floor() returns trigger
 declare
     flag constant text := 'tallymark.floor_' || tg_relid::text;
     tag  bigint;
+    wake boolean;
     last bigint;
 begin
     if current_setting(flag, true) = 'taken' then
         return null;
     end if;
-    select i.tag into strict tag from {schema}.outbox_identity i;
+    select i.tag, i.notify into strict tag, wake from {schema}.outbox_identity i;
     select s.last_value - (not s.is_called)::integer into last from {schema}.outbox_position s;
     perform pg_advisory_xact_lock_shared((tag << 48) | last);
     perform set_config(flag, 'taken', true);
+    if wake then
+        perform pg_notify('{schema}_outbox', '');
+    end if;
     return null;
 end $$;
 
