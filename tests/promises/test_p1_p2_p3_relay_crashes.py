@@ -1,0 +1,125 @@
+"""P1, P2, P3: a relay killed at each of its crash points, then another one; outbox and log are compared by id.
+
+`transactional`: nothing missing, nothing twice, order kept, every time. `callback` and `sync`: nothing missing, order
+kept, and what stands twice comes from batches that were on their way when the relay died: no more than those.
+"""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from tallymark.lifecycle import Mode
+from tallymark.policy import ModePolicy
+from tests import journal
+from tests.children import Child
+from tests.relay.conftest import MakeGround
+from tests.relay.ground import Ground
+
+MESSAGES = 300
+BATCH = 40
+LANES = 2
+
+# Where no Kafka transaction is, there is no commit to crash at.
+IN_A_TRANSACTION = ("relay.before_kafka_commit", "relay.after_kafka_commit")
+EVERYWHERE = (
+    "relay.before_claim",
+    "relay.after_claim",
+    "relay.mid_produce",
+    "relay.before_mark",
+    "relay.after_mark",
+)
+AT_LEAST_ONCE = [(mode, point) for mode in (Mode.CALLBACK, Mode.SYNC) for point in EVERYWHERE]
+# The two at which most is on its way: everything acknowledged and nothing marked; a batch half handed over.
+SAMPLE = {
+    (Mode.CALLBACK, "relay.before_mark"),
+    (Mode.CALLBACK, "relay.mid_produce"),
+    (Mode.SYNC, "relay.before_mark"),
+    (Mode.SYNC, "relay.mid_produce"),
+}
+
+
+@pytest.mark.parametrize("point", EVERYWHERE + IN_A_TRANSACTION)
+def test_transactional_loses_nothing_doubles_nothing_and_keeps_order(
+    make_ground: MakeGround, point: str
+) -> None:
+    ground = make_ground(lanes=LANES)
+    ground.add(MESSAGES)
+    # Each lane's first batch is its empty first receipt: past these, with some messages sent and some not.
+    count = 2 if point == "relay.mid_produce" else 2 * LANES
+    _crash(ground, Mode.TRANSACTIONAL, f"{point}:{count}")
+    assert not journal.all_sent(ground.url), "the crash came too late to show anything"
+    ground.send_all(mode="transactional", batch_messages=BATCH)
+    found = ground.compare()
+    assert found.expected == MESSAGES
+    assert found.is_clean, found
+
+
+@pytest.mark.parametrize(
+    ("mode", "point"),
+    [
+        pytest.param(*case, marks=() if case in SAMPLE else pytest.mark.full, id="-".join(case))
+        for case in AT_LEAST_ONCE
+    ],
+)
+def test_at_least_once_loses_nothing_and_doubles_only_what_was_on_its_way(
+    make_ground: MakeGround, mode: Mode, point: str
+) -> None:
+    ground = make_ground(lanes=LANES)
+    ground.add(MESSAGES)
+    _crash(ground, mode, f"{point}:2")
+    in_flight = _on_their_way(ground)
+    assert len(in_flight) <= ModePolicy.of(mode).in_flight * BATCH * LANES
+    ground.send_all(mode=str(mode), batch_messages=BATCH)
+    found = ground.compare()
+    assert (found.expected, found.missing, found.reordered) == (MESSAGES, frozenset(), ()), found
+    assert found.doubled.keys() <= in_flight, "something was sent again that had been marked"
+    assert all(extra == 1 for extra in found.doubled.values()), found.doubled
+    if point == "relay.before_mark":  # all of a batch was acknowledged and nothing marked: it is sent again
+        assert found.doubled
+
+
+@pytest.mark.parametrize("mode", [Mode.CALLBACK, pytest.param(Mode.SYNC, marks=pytest.mark.full)])
+def test_a_batch_in_doubt_of_one_mode_is_settled_by_a_relay_of_another(ground: Ground, mode: Mode) -> None:
+    """A transaction that committed and was not marked is not sent again, whatever the next relay's mode is."""
+    ground.add(100)
+    _crash(ground, Mode.TRANSACTIONAL, "relay.after_kafka_commit:2")
+    assert len(_on_their_way(ground)) == BATCH
+    ground.send_all(mode=str(mode), batch_messages=BATCH)
+    assert ground.compare().is_clean
+    ground.add(100)
+    ground.send_all(mode="transactional", batch_messages=BATCH)
+    assert ground.compare().is_clean
+
+
+def test_crash_after_crash_after_crash(make_ground: MakeGround) -> None:
+    """Relays die one after the other while messages keep coming, two of them while they settle."""
+    ground = make_ground(lanes=LANES)
+    for point in ("relay.mid_produce:2", "relay.after_kafka_commit:1", "relay.before_mark:1"):
+        ground.add(MESSAGES // 3)
+        _crash(ground, Mode.TRANSACTIONAL, point)
+    ground.send_all(batch_messages=BATCH)
+    found = ground.compare()
+    assert found.is_clean, found
+
+
+def _crash(ground: Ground, mode: Mode, point: str) -> None:
+    with ground.relay(mode=str(mode), batch_messages=BATCH, crash_point=point) as relay:
+        _wait_killed(relay)
+
+
+def _wait_killed(relay: Child) -> None:
+    assert relay.wait() == -signal.SIGKILL, relay.output
+
+
+def _on_their_way(ground: Ground) -> set[str]:
+    """Ids in batches that are claimed and not marked."""
+    rows = ground.query(
+        """
+        select o.id::text from tallymark.batches b, tallymark.outbox_identity i, tallymark.outbox o
+         where b.state = 'sending' and mod(o.slot, i.lanes) = b.lane
+           and o.position > b.after_position and o.position <= b.upto
+        """
+    )
+    return {row[0] for row in rows}
