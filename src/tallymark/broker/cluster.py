@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 from tallymark.broker import profiles, receipts, topics
 from tallymark.broker.kafka import AdminClient
-from tallymark.broker.publisher import KafkaPublisher, PublisherSettings
+from tallymark.broker.publisher import KafkaPublisher, PublisherSettings, may_use_transactions
 from tallymark.broker.safety import Purpose, judge, refused
 from tallymark.errors import AccessDenied
 from tallymark.lifecycle import Mode
@@ -66,4 +66,5 @@ class KafkaCluster:
         )
 
     def prepare_receipts(self, identity: Identity) -> str:
+        may_use_transactions(self._client, identity)
         return receipts.prepare(self._client, identity, self._prefix, self._accepted, self._copies)

@@ -24,7 +24,7 @@ from tallymark.broker.kafka import KafkaError, KafkaException, Message, Producer
 from tallymark.broker.partition import partition_of
 from tallymark.broker.verdicts import DENIED, Scope, scope_of
 from tallymark.crashpoint import reached
-from tallymark.errors import AccessDenied, Unreachable, UsageError
+from tallymark.errors import AccessDenied, OutcomeUnknown, Unreachable, UsageError
 from tallymark.message import CE_ID, TM_POSITION, kafka_headers
 from tallymark.policy import ModePolicy
 from tallymark.relay.ports import (
@@ -109,11 +109,16 @@ class KafkaPublisher:
     def send(self, batch: Batch, rows: Sequence[Row]) -> None:
         flight = _Flight(batch, rows)
         self._flights.append(flight)
-        if self._transactional:
-            self._producer.begin_transaction()
-        self._produce(flight, careful=not self._transactional)
-        if self._transactional:
-            self._produce_receipt(flight, batch)
+        try:
+            if self._transactional:
+                self._producer.begin_transaction()
+            self._produce(flight, careful=not self._transactional)
+            if self._transactional:
+                self._produce_receipt(flight, batch)
+        except KafkaException as error:
+            raise OutcomeUnknown(
+                f"batch {batch.number} could not be begun: {faults.explain(error)}"
+            ) from error
 
     def finish(self) -> Outcome:
         flight = self._flights.popleft()
@@ -285,6 +290,17 @@ class KafkaPublisher:
             "topic.metadata.propagation.max.ms": 5000,
             "queue.buffering.max.kbytes": 256 * 1024,
         }
+
+
+def may_use_transactions(client: profiles.Client, identity: Identity) -> None:
+    """Raise at once, not in some lane later, where Kafka denies this outbox's transactional ids."""
+    producer = Producer(
+        profiles.transactional_producer(client, transactional_id=f"tallymark.{identity.outbox_id}.check")
+    )
+    try:
+        producer.init_transactions(30.0)
+    except KafkaException as error:
+        raise _not_fenced(error) from error
 
 
 def _not_fenced(error: KafkaException) -> Exception:

@@ -34,7 +34,7 @@ select p.id, p.topic, p.key, p.position, p.lane, p.created_at, p.parked, p.reaso
        where b.covered >= p.position and b.lane = p.lane
          and case when p.retry_batch is not null then b.number = p.retry_batch
                   else p.parked is null and b.after_position < p.position and b.upto >= p.position
-                       and (b.topic = p.topic or (b.kind = 'range' and not p.topic = any(b.without_topics))) end
+                       and (b.kind = 'range' or b.topic = p.topic) and p.topic <> all(b.without_topics) end
        order by b.covered, b.number limit 1
   ) b on true
 

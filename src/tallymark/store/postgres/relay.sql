@@ -145,7 +145,7 @@ with mine as (
            receipt_offset = %(receipt_offset)s, in_doubt = %(in_doubt)s
       from mine
      where b.covered = %(mark_covered)s and b.lane = mine.lane and b.number = %(mark_number)s
-    returning b.kind, b.number, b.topic, b.upto
+    returning b.kind, b.number, b.topic, b.upto, b.without_topics
 ), retried as (
     update {schema}.parked p set state = 'sent', changed_at = clock_timestamp()
       from marked
@@ -154,6 +154,7 @@ with mine as (
 ), caught_up as (
     update {schema}.topic_holds h set from_position = marked.upto, checked_at = clock_timestamp()
       from marked where marked.kind = 'topic' and h.lane = %(lane)s and h.topic = marked.topic
+       and marked.topic <> all(marked.without_topics)
 ), claimed as (
     insert into {schema}.batches (covered, lane, number, token, kind, after_position, upto, topic, without_topics,
                                   messages, mode, state, owner, epoch)
@@ -199,7 +200,8 @@ with mine as (
     insert into {schema}.topic_holds (lane, topic, state, from_position, reason)
     select %(lane)s, w.topic, 'held', %(after)s, w.reason
       from mine, unnest(%(topics)s::text[], %(topic_reasons)s::text[]) w(topic, reason)
-    on conflict (lane, topic) do nothing
+    -- Held again while it was catching up: from where it stood, not from here.
+    on conflict (lane, topic) do update set state = 'held', reason = excluded.reason, checked_at = clock_timestamp()
 )
 select version, messages, without_topics from mine
 

@@ -83,8 +83,19 @@ class Retention:
         for name, bound, _ in self._partitions(connection, "outbox"):
             if bound > needed + 1 or bound > last or not self._is_old(connection, name):
                 break
-            dropped += self._drop(connection, bound, size)
-        return RetentionReport(made, tuple(dropped), jumped)
+            dropped += self._drop(connection, f"outbox_{bound}", f"batches_{bound}")
+        return RetentionReport(made, (*dropped, *self._drop_parked(connection, size)), jumped)
+
+    def _drop_parked(self, connection: Connection, size: int) -> list[str]:
+        """Parked messages stay until each is sent or discarded, and as long as the outbox's rows beside them."""
+        kept = {bound for _, bound, _ in self._partitions(connection, "outbox")}
+        gone: list[str] = []
+        for name, bound, _ in self._partitions(connection, "parked"):
+            if bound not in kept and not self._one(
+                connection, "parked_unfinished", low=bound - size, high=bound
+            ):
+                gone += self._drop(connection, name)
+        return gone
 
     def _finish_begun(self, connection: Connection) -> list[str]:
         for table in _TABLES:
@@ -119,18 +130,12 @@ class Retention:
         ).fetchone()
         return newest is None or bool(newest[0])
 
-    def _drop(self, connection: Connection, bound: int, size: int) -> list[str]:
-        gone = []
-        for table in _TABLES:
-            name = f"{table}_{bound}"
-            if table == "parked" and self._one(connection, "parked_unfinished", low=bound - size, high=bound):
-                continue
-            if name not in {each for each, _, _ in self._partitions(connection, table)}:
-                continue
+    def _drop(self, connection: Connection, *names: str) -> list[str]:
+        for name in names:
+            table = name.partition("_")[0]
             self._run(connection, "alter table {} detach partition {} concurrently", table, name)
             self._run(connection, "drop table {}", name)
-            gone.append(name)
-        return gone
+        return list(names)
 
     def _partitions(self, connection: Connection, table: str) -> list[tuple[str, int, bool]]:
         return connection.execute(self._sql["partitions"], {"table": f"{self._schema}.{table}"}).fetchall()

@@ -18,7 +18,7 @@ select c.relname from pg_class c join pg_namespace n on n.oid = c.relnamespace
 -- name: bounds
 -- Up to here every row is sent, or parked and so copied: what no lane and no held topic needs any more.
 select least(
-    (select min(covered) from {schema}.lanes),
+    (select min(covered) from {schema}.lanes where lane < (select lanes from {schema}.outbox_identity)),
     (select min(from_position) from {schema}.topic_holds),
     (select min(after_position) from {schema}.batches where state = 'sending')),
     (select last_value from {schema}.outbox_position),
