@@ -1,0 +1,238 @@
+"""The relay's store, PostgreSQL and SQLite alike: claims and marks, what a batch is made of, parked keys, held topics."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tallymark.errors import Stale
+from tallymark.lifecycle import BatchKind, HoldState, Mode
+from tallymark.relay.ports import Exclusion, Hold, Lane, Receipt, RelayStore, TopicReport
+from tests.store.conftest import Ground, next_batch
+
+
+@pytest.fixture
+def store(ground: Ground) -> RelayStore:
+    return ground.store()
+
+
+@pytest.fixture
+def lane(store: RelayStore) -> Lane:
+    lane = store.take("a", 60)
+    assert lane is not None
+    return lane
+
+
+def ids(rows: object) -> list[str]:
+    assert isinstance(rows, list | tuple)
+    return [row[1] for row in rows]
+
+
+def test_claim_then_mark_and_claim_in_one(ground: Ground, store: RelayStore, lane: Lane) -> None:
+    added = ground.add(4)
+    first = next_batch(lane, 2, messages=2)
+    lane = store.advance(lane, claim=first)
+    assert (lane.covered, lane.last_number) == (2, 0)
+    assert [batch.number for batch in store.unsent(lane)] == [0]
+    second = next_batch(lane, 4, messages=2)
+    lane = store.advance(lane, mark=first, receipt=Receipt(0, first.token, 7), claim=second)
+    assert store.reread(lane) == replace(lane, receipt=Receipt(0, first.token, 7))
+    (unsent,) = store.unsent(lane)
+    assert replace(unsent, age_s=0.0) == second
+    assert ids(store.contents(unsent)) == added[2:]
+    assert ground.sql("select number, state, receipt_offset, version from ~batches order by number") == [
+        (0, "sent", 7, 2),
+        (1, "sending", None, 1),
+    ]
+    assert ground.sql("select sent from ~lanes") == [(2,)]
+
+
+def test_mark_and_claim_are_one_a_wrong_version_refuses_both(
+    ground: Ground, store: RelayStore, lane: Lane
+) -> None:
+    ground.add(4)
+    first = next_batch(lane, 2, messages=2)
+    lane = store.advance(lane, claim=first)
+    with pytest.raises(Stale):
+        store.advance(lane, mark=replace(first, version=2), claim=next_batch(lane, 4))
+    with pytest.raises(Stale):
+        store.advance(lane, mark=first, claim=replace(next_batch(lane, 4), number=5))
+    assert store.reread(lane) == lane
+    assert ground.sql("select number, state, version from ~batches") == [(0, "sending", 1)]
+
+
+@pytest.mark.parametrize("number", [0, 2, 7])
+def test_a_number_that_is_not_the_next_is_refused(
+    ground: Ground, store: RelayStore, lane: Lane, number: int
+) -> None:
+    ground.add(3)
+    lane = store.advance(lane, claim=next_batch(lane, 1))
+    with pytest.raises(Stale):
+        store.advance(lane, claim=replace(next_batch(lane, 2), number=number))
+    assert store.reread(lane) == lane
+
+
+def test_a_batch_is_marked_once(ground: Ground, store: RelayStore, lane: Lane) -> None:
+    ground.add(2)
+    batch = next_batch(lane, 2, messages=2)
+    lane = store.advance(lane, claim=batch)
+    lane = store.advance(lane, mark=batch)
+    for version in (1, 2):
+        with pytest.raises(Stale):
+            store.advance(lane, mark=replace(batch, version=version))
+    assert ground.sql("select sent from ~lanes") == [(2,)]
+
+
+def test_resolved_batches_are_counted(ground: Ground, store: RelayStore, lane: Lane) -> None:
+    ground.add(1)
+    batch = next_batch(lane, 1, messages=1)
+    lane = store.advance(lane, claim=batch)
+    store.advance(lane, mark=batch, receipt=Receipt(0, batch.token, 3), in_doubt=True)
+    assert ground.sql("select resolved from ~lanes") == [(1,)]
+
+
+def test_the_origin_is_empty(store: RelayStore, lane: Lane) -> None:
+    origin = next_batch(lane, 0, kind=BatchKind.ORIGIN)
+    lane = store.advance(lane, claim=origin)
+    assert store.contents(store.unsent(lane)[0]) == []
+
+
+def test_contents_are_stable_and_lose_only_what_left(ground: Ground, store: RelayStore, lane: Lane) -> None:
+    added = ground.add(3) + ground.add(1, topic="other") + ground.add(1)
+    batch = next_batch(lane, 5, messages=5)
+    lane = store.advance(lane, claim=batch)
+    ground.add(3)
+    assert ids(store.contents(batch)) == added
+    batch = store.exclude(
+        lane, batch, Exclusion(failed={2: "too large"}, waiting={3: "waits"}, topics={"other": "unknown"})
+    )
+    assert (batch.version, batch.messages, batch.without_topics) == (2, 3, ("other",))
+    assert ids(store.contents(batch)) == [added[0], added[4]]
+    (again,) = ground.store().unsent(lane)
+    assert ids(ground.store().contents(again)) == [added[0], added[4]]
+    assert store.holds(lane) == (Hold("other", HoldState.HELD, 0, "unknown"),)
+    assert ground.sql("select position, state, reason, batch, attempts from ~parked order by position") == [
+        (2, "failed", "too large", 0, 1),
+        (3, "waiting", "waits", 0, 0),
+    ]
+
+
+def test_exclude_needs_the_version(ground: Ground, store: RelayStore, lane: Lane) -> None:
+    ground.add(2)
+    batch = next_batch(lane, 2, messages=2)
+    lane = store.advance(lane, claim=batch)
+    store.exclude(lane, batch, Exclusion(failed={1: "bad"}))
+    with pytest.raises(Stale):
+        store.exclude(lane, batch, Exclusion(failed={2: "bad"}))
+    with pytest.raises(Stale):
+        store.advance(lane, mark=batch)
+    assert ground.sql("select position from ~parked") == [(1,)]
+
+
+def test_a_claim_parks_what_waits(ground: Ground, store: RelayStore, lane: Lane) -> None:
+    added = ground.add(3)
+    batch = next_batch(lane, 3, messages=2)
+    lane = store.advance(lane, claim=batch, waiting={2: "waits"})
+    assert ids(store.contents(batch)) == [added[0], added[2]]
+    assert store.held_keys(lane) == {("t", b"k")}
+
+
+def test_retry_takes_the_queue_of_a_freed_key_in_order(ground: Ground, store: RelayStore, lane: Lane) -> None:
+    alice = ground.add(3, key="alice")
+    ground.add(2, key="bob")
+    batch = next_batch(lane, 5, messages=5)
+    lane = store.advance(lane, claim=batch)
+    batch = store.exclude(
+        lane, batch, Exclusion(failed={1: "bad", 4: "bad"}, waiting={2: "w", 3: "w", 5: "w"})
+    )
+    lane = store.advance(lane, mark=batch)
+    assert store.held_keys(lane) == {("t", b"alice"), ("t", b"bob")}
+    wanted = next_batch(lane, lane.covered, kind=BatchKind.RETRY)
+    assert store.claim_retry(lane, wanted, 10) == (lane, None)
+    ground.sql("update ~parked set state = 'retrying' where position = 1")
+    lane, retry = store.claim_retry(lane, wanted, 2)
+    assert retry is not None
+    assert (retry.number, retry.messages, lane.last_number) == (1, 2, 1)
+    assert ids(store.contents(retry)) == alice[:2]
+    # the second one fails again, and what is left of its key waits again
+    retry = store.exclude(lane, retry, Exclusion(failed={2: "bad again"}))
+    assert ids(store.contents(retry)) == alice[:1]
+    lane = store.advance(lane, mark=retry)
+    assert ground.sql("select position, state, attempts from ~parked order by position") == [
+        (1, "sent", 1),
+        (2, "failed", 1),
+        (3, "waiting", 0),
+        (4, "failed", 1),
+        (5, "waiting", 0),
+    ]
+    assert store.claim_retry(lane, next_batch(lane, lane.covered, kind=BatchKind.RETRY), 10)[1] is None
+    ground.sql("update ~parked set state = 'discarded' where position = 2")
+    lane, last = store.claim_retry(lane, next_batch(lane, lane.covered, kind=BatchKind.RETRY), 10)
+    assert last is not None
+    assert ids(store.contents(last)) == alice[2:]
+    store.advance(lane, mark=last)
+    assert store.held_keys(lane) == {("t", b"bob")}
+
+
+def test_a_held_topic_is_caught_up_by_batches_of_its_own(
+    ground: Ground, store: RelayStore, lane: Lane
+) -> None:
+    ground.add(1)
+    held = ground.add(2, topic="held")
+    ground.add(1)
+    batch = next_batch(lane, 4, messages=4)
+    lane = store.advance(lane, claim=batch)
+    batch = store.exclude(lane, batch, Exclusion(topics={"held": "unknown topic"}))
+    lane = store.advance(lane, mark=batch)
+    (hold,) = store.holds(lane)
+    store.update_hold(lane, replace(hold, state=HoldState.CATCHING_UP))
+    (hold,) = store.holds(lane)
+    assert hold.state is HoldState.CATCHING_UP
+    piece = store.read(lane, hold.start, lane.covered, 1, 10_000, hold)
+    assert (ids(piece.rows), piece.upto, piece.more) == (held[:1], 2, True)
+    catch = next_batch(
+        lane,
+        piece.upto,
+        after=hold.start,
+        kind=BatchKind.TOPIC,
+        topic="held",
+        covered=lane.covered,
+        messages=1,
+    )
+    lane = store.advance(lane, claim=catch)
+    assert ids(store.contents(catch)) == held[:1]
+    lane = store.advance(lane, mark=catch)
+    assert store.holds(lane)[0].start == 2
+    store.end_hold(lane, "held")
+    assert store.holds(lane) == ()
+
+
+def test_progress_moves_on_and_never_back(ground: Ground, store: RelayStore, lane: Lane) -> None:
+    ground.add(5)
+    lane = store.progress(lane, 4)
+    assert store.reread(lane).covered == 4
+    with pytest.raises(Stale):
+        store.progress(lane, 3)
+
+
+def test_a_topic_is_recorded_once_and_its_limit_anew(store: RelayStore) -> None:
+    assert store.topic("t") is None
+    store.record_topic(TopicReport("t", "id-1", 3, 1000))
+    store.record_topic(TopicReport("t", "id-2", 6, 2000, accepted=("min.insync.replicas",)))
+    record = store.topic("t")
+    assert record is not None
+    assert (record.topic_id, record.partitions, record.max_message_bytes) == ("id-1", 3, 2000)
+
+
+def test_unsent_are_told_in_order_with_their_mode(ground: Ground, store: RelayStore, lane: Lane) -> None:
+    ground.add(3)
+    for upto in (1, 2, 3):
+        lane = store.advance(lane, claim=next_batch(lane, upto, mode=Mode.CALLBACK, messages=1))
+    unsent = ground.store().unsent(lane)
+    assert [(b.number, b.mode, b.after, b.upto) for b in unsent] == [
+        (0, Mode.CALLBACK, 0, 1),
+        (1, Mode.CALLBACK, 1, 2),
+        (2, Mode.CALLBACK, 2, 3),
+    ]
+    assert all(batch.age_s >= 0 for batch in unsent)
