@@ -60,7 +60,10 @@ class Station:
     def _run(self) -> None:
         try:
             self._work()
-            if not self._lost:
+            if self._lost:
+                # The heartbeat may notice before the next write does: a lane taken over is counted all the same.
+                self._worker.ledger.recheck()
+            else:
                 self._worker.finish()
                 self._worker.ledger.store.release(self._worker.lane)
         except Stale as stale:
