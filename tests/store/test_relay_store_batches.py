@@ -8,6 +8,8 @@ import pytest
 
 from tallymark.errors import Stale
 from tallymark.lifecycle import BatchKind, HoldState, Mode
+from tallymark.relay.config import RelayConfig
+from tallymark.relay.ledger import Ledger
 from tallymark.relay.ports import Exclusion, Hold, Lane, Receipt, RelayStore, TopicReport
 from tests.store.conftest import Ground, next_batch
 
@@ -236,3 +238,44 @@ def test_unsent_are_told_in_order_with_their_mode(ground: Ground, store: RelaySt
         (2, Mode.CALLBACK, 2, 3),
     ]
     assert all(batch.age_s >= 0 for batch in unsent)
+
+
+def test_a_topic_held_again_while_catching_up_keeps_its_place(
+    ground: Ground, store: RelayStore, lane: Lane
+) -> None:
+    held = ground.add(3, topic="held")
+    batch = next_batch(lane, 3, messages=3)
+    lane = store.advance(lane, claim=batch)
+    batch = store.exclude(lane, batch, Exclusion(topics={"held": "unknown topic"}))
+    lane = store.advance(lane, mark=batch)
+    store.update_hold(lane, Hold("held", HoldState.CATCHING_UP, 1, ""))
+    catch = next_batch(lane, 3, after=1, kind=BatchKind.TOPIC, topic="held", covered=lane.covered, messages=2)
+    lane = store.advance(lane, claim=catch)
+    catch = store.exclude(lane, catch, Exclusion(topics={"held": "gone again"}))
+    assert store.contents(catch) == []
+    store.advance(lane, mark=catch)
+    assert store.holds(lane) == (Hold("held", HoldState.HELD, 1, "gone again"),)
+    with ground.transaction() as tx:
+        assert str(ground.outbox.state(tx, held[2])) == "pending"
+
+
+def test_a_retried_message_whose_topic_is_held_is_not_marked_as_sent(
+    ground: Ground, store: RelayStore, lane: Lane
+) -> None:
+    """It leaves the batch as a message: a topic's catch-up does not look at what is parked."""
+    ground.add(2)
+    batch = next_batch(lane, 2, messages=2)
+    lane = store.advance(lane, claim=batch)
+    batch = store.exclude(lane, batch, Exclusion(failed={1: "bad"}, waiting={2: "waits"}))
+    lane = store.advance(lane, mark=batch)
+    ground.sql("update ~parked set state = 'retrying' where position = 1")
+    ledger = Ledger(lane, store, RelayConfig())
+    retry = ledger.claim_retry()
+    assert retry is not None
+    retry, left = ledger.leave_out(retry, store.contents(retry), Exclusion(topics={"t": "unknown topic"}))
+    assert list(left) == []
+    store.advance(ledger.lane, mark=retry)
+    assert ground.sql("select position, state, reason from ~parked order by position") == [
+        (1, "failed", "unknown topic"),
+        (2, "waiting", "waits behind a parked message of its key"),
+    ]

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 
 from tallymark.relay.ports import Exclusion, Rejected, Row
 
+_WAITS = "waits behind a parked message of its key"
+
 
 def exclusion_of(rejected: Rejected, rows: Sequence[Row], *, hold_key: bool) -> Exclusion:
     """Turn failures into what leaves the batch."""
@@ -27,7 +29,26 @@ def exclusion_of(rejected: Rejected, rows: Sequence[Row], *, hold_key: bool) -> 
                 continue
             if (topic, key) in held:
                 failed.pop(position, None)
-                waiting[position] = "waits behind a parked message of its key"
+                waiting[position] = _WAITS
             elif position in failed:
                 held.add((topic, key))
     return Exclusion(failed=failed, waiting=waiting, topics=topics)
+
+
+def by_message(exclusion: Exclusion, rows: Sequence[Row]) -> Exclusion:
+    """The same with no topics: parked messages are not in a range that a topic could be caught up from.
+
+    Those of the topic fail again, the first of each key; what stands behind it waits again.
+    """
+    failed, waiting = dict(exclusion.failed), dict(exclusion.waiting)
+    held: set[tuple[str, bytes]] = set()
+    for position, _id, topic, key, *_ in rows:
+        if topic not in exclusion.topics:
+            continue
+        if key is not None and (topic, key) in held:
+            waiting[position] = _WAITS
+        else:
+            failed[position] = exclusion.topics[topic]
+            if key is not None:
+                held.add((topic, key))
+    return Exclusion(failed=failed, waiting=waiting)

@@ -16,6 +16,7 @@ from tallymark.crashpoint import reached
 from tallymark.errors import Inconsistent
 from tallymark.lifecycle import BatchKind
 from tallymark.relay.config import RelayConfig
+from tallymark.relay.exclusion import by_message
 from tallymark.relay.ports import Batch, Exclusion, Hold, Key, Lane, Receipt, RelayStore, Row
 
 log = logging.getLogger("tallymark.relay")
@@ -158,6 +159,9 @@ class Ledger:
         self, batch: Batch, rows: Sequence[Row], exclusion: Exclusion
     ) -> tuple[Batch, Sequence[Row]]:
         """Messages and topics leave a batch in a commit of their own, before Kafka's."""
+        if batch.kind is BatchKind.RETRY and exclusion.topics:
+            # Left in the batch's name they would be marked as sent with it.
+            exclusion = by_message(exclusion, rows)
         for topic, reason in exclusion.topics.items():
             log.error(
                 "topic %s is held: %s", topic, reason, extra={"action": "relay.hold_topic", "topic": topic}

@@ -29,8 +29,7 @@ select p.id, p.topic, p.key, p.position, p.created_at, p.parked, p.reason, b.num
   left join {schema}_batches b on b.number = coalesce(p.retry_batch, (
       select c.number from {schema}_batches c
        where p.parked is null and c.covered >= p.position and c.after_position < p.position and c.upto >= p.position
-         and (c.topic = p.topic or (c.kind = 'range'
-              and p.topic not in (select value from json_each(c.without_topics))))
+         and (c.kind = 'range' or c.topic = p.topic) and p.topic not in (select value from json_each(c.without_topics))
        order by c.covered, c.number limit 1))
 
 -- name: delayed

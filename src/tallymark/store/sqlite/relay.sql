@@ -168,8 +168,10 @@ update {schema}_batches
 returning version, messages, without_topics
 
 -- name: hold_topic
+-- Held again while it was catching up: from where it stood, not from here.
 insert into {schema}_topic_holds (lane, topic, state, from_position, reason)
-values (:lane, :topic, 'held', :after, :reason) on conflict (topic) do nothing
+values (:lane, :topic, 'held', :after, :reason)
+on conflict (topic) do update set state = 'held', reason = excluded.reason, checked_at = {now}
 
 -- name: held_keys
 select distinct topic, key from {schema}_parked

@@ -291,7 +291,7 @@ class SqliteRelayStore:
         self._db.rows("mark", parameters)
         if mark.kind is BatchKind.RETRY:
             self._db.rows("mark_retried", parameters)
-        if mark.kind is BatchKind.TOPIC:
+        if mark.kind is BatchKind.TOPIC and mark.topic not in mark.without_topics:
             self._db.rows("mark_caught_up", parameters)
 
     def _park(self, leaving: Sequence[tuple[int, str, str]], batch: int, *, again: bool = False) -> None:
