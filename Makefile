@@ -20,7 +20,7 @@ help: ## list the targets
 
 install: $(STAMP) ## the virtual environment and every package, pinned by constraints.txt
 
-demo: java $(STAMP) ## start a real cluster, send a message through it, say what happened, take it all down
+demo: java $(STAMP) ## a real cluster, a relay killed at the worst moment, outbox and log compared; takes it all down
 	@$(BIN)/tallymark demo
 
 check: $(STAMP) ## ruff, mypy --strict, the import contract
