@@ -97,7 +97,8 @@ def database(settings: Settings, name_or_url: str | None = None) -> DatabaseSett
         return DatabaseSettings.model_validate({"url": wanted})
     if "://" in wanted:
         raise SettingsError(
-            "--database is not a postgresql:// URL", remedy="postgresql://user@host:5432/name"
+            "--database is not a postgresql:// URL",
+            remedy="postgresql://user@host:5432/name, or sqlite:///path",
         )
     near = closest(wanted, named)
     raise SettingsError(

@@ -13,7 +13,7 @@ from tallymark.errors import Problem, UsageError
 from tallymark.lifecycle import ParkedState
 
 if TYPE_CHECKING:
-    from tallymark.store.postgres.operators import Operators
+    from tallymark.store.stores import AnyOperators
 
 app = typer.Typer(
     add_completion=False, no_args_is_help=True, help="Messages that failed: look, retry, discard."
@@ -149,7 +149,7 @@ def _done(word: str, chosen: list[str], changed: list[str], as_json: bool) -> No
         raise typer.Exit(1)
 
 
-def _chosen(operators: Operators, ids: list[str] | None, everything: bool, topic: str | None) -> list[str]:
+def _chosen(operators: AnyOperators, ids: list[str] | None, everything: bool, topic: str | None) -> list[str]:
     if bool(ids) == everything:
         raise UsageError("which messages?", remedy="name their ids, or pass --all")
     if ids:
@@ -169,11 +169,11 @@ def _checked(ids: list[str]) -> list[str]:
         ) from None
 
 
-def _operators(database: str | None) -> Operators:
-    from tallymark.store.postgres.operators import Operators
+def _operators(database: str | None) -> AnyOperators:
+    from tallymark.store.stores import operators_for
 
     settings = connections.load(database=database).settings
-    return Operators(connections.database(settings).url.get_secret_value(), schema=settings.schema_name)
+    return operators_for(connections.database(settings).url.get_secret_value(), schema=settings.schema_name)
 
 
 def _key(key: bytes | None) -> str | None:

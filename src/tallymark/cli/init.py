@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tallymark.cli import connections, output
+from tallymark.errors import UsageError
 from tallymark.lifecycle import Role
 
 if TYPE_CHECKING:
@@ -37,12 +38,16 @@ def init(
 ) -> None:
     """Create or migrate Tallymark's schema. Running it again changes nothing."""
     from tallymark.store.postgres import migrations
+    from tallymark.store.sqlite.schema import is_sqlite
+    from tallymark.store.stores import migrate_for
 
     loaded = connections.load(database=database)
     chosen = connections.database(loaded.settings)
     if not dry_run:
         connections.make_local_database(loaded, chosen)
-    done = migrations.migrate(
+    if grants and is_sqlite(chosen.url.get_secret_value()):
+        raise UsageError("SQLite has no roles to grant to", remedy="leave --grants out")
+    done = migrate_for(
         chosen.url.get_secret_value(),
         schema=loaded.settings.schema_name,
         role=role or chosen.role,

@@ -31,10 +31,10 @@ def list_(
     as_json: output.JsonOption = False,
 ) -> None:
     """The newest messages, with the state of each."""
-    from tallymark.store.postgres.operators import Operators
+    from tallymark.store.stores import operators_for
 
     url, schema = _where(database)
-    operators = Operators(url, schema=schema)
+    operators = operators_for(url, schema=schema)
     if state is MessageState.FAILED:
         failed = [ParkedState.FAILED, ParkedState.WAITING, ParkedState.RETRYING]
         ids = [each.id for each in operators.parked(states=failed, topic=topic, after=-1, limit=limit)]
@@ -92,11 +92,9 @@ def _where(database: str | None) -> tuple[str, str]:
 
 
 def _status(url: str, schema: str, id_: str) -> MessageStatus | None:
-    from tallymark.store.postgres.connection import connect
-    from tallymark.store.postgres.writer import PostgresWriter
+    from tallymark.store.stores import message_status
 
-    with connect(url, application="tallymark outbox", autocommit=False) as connection:
-        return PostgresWriter(schema).status(connection, uuid.UUID(id_))
+    return message_status(url, uuid.UUID(id_), schema=schema)
 
 
 def _plain(status: MessageStatus) -> dict[str, object]:

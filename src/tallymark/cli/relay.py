@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tallymark.relay.config import RelayConfig
     from tallymark.relay.ports import RelayStore
     from tallymark.settings import Settings
-    from tallymark.store.postgres.operators import Operators
+    from tallymark.store.stores import AnyOperators
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="From the outbox to Kafka.")
 
@@ -166,24 +166,21 @@ def _set_paused(
     )
 
 
-def _operators(database: str | None) -> Operators:
-    from tallymark.store.postgres.operators import Operators
+def _operators(database: str | None) -> AnyOperators:
+    from tallymark.store.stores import operators_for
 
     settings = connections.load(database=database).settings
     chosen = connections.database(settings)
-    return Operators(chosen.url.get_secret_value(), schema=settings.schema_name)
+    return operators_for(chosen.url.get_secret_value(), schema=settings.schema_name)
 
 
 def _stores(settings: Settings, owner: str) -> tuple[Callable[[str], RelayStore], Callable[[], None]]:
     """How the relay opens its connections, and its housekeeping."""
-    from tallymark.store.postgres.relaystore import PostgresRelayStore
-    from tallymark.store.postgres.retention import Retention
+    from tallymark.store.stores import stores_for
 
-    url, schema = connections.database(settings).url.get_secret_value(), settings.schema_name
-    retention = Retention(url, schema=schema, keep=settings.relay.retention, owner=owner)
-    return lambda name: PostgresRelayStore(
-        url, schema=schema, application=f"tallymark relay, {name}"
-    ), retention.run_safely
+    url = connections.database(settings).url.get_secret_value()
+    stores = stores_for(url, schema=settings.schema_name, keep=settings.relay.retention, owner=owner)
+    return stores.open, stores.upkeep
 
 
 def _config(settings: Settings) -> RelayConfig:

@@ -165,14 +165,14 @@ def accept(
     import getpass
 
     from tallymark.broker.cluster import KafkaCluster
-    from tallymark.store.postgres.operators import Operators
+    from tallymark.store.stores import operators_for
 
     settings = connections.load(bootstrap_servers=bootstrap_servers, database=database).settings
     report = KafkaCluster(connections.kafka_client(settings)).inspect(name)
     if not report.topic_id:
         raise Problem(f"topic {name} cannot be accepted: {report.problem}")
     url = connections.database(settings).url.get_secret_value()
-    if not Operators(url, schema=settings.schema_name).accept_topic(
+    if not operators_for(url, schema=settings.schema_name).accept_topic(
         report, who=getpass.getuser(), reason=reason
     ):
         raise UsageError(f"this outbox has never published into {name}", remedy="there is nothing to accept")

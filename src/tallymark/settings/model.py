@@ -80,7 +80,7 @@ class DatabaseSettings(_Section):
     """One named database."""
 
     url: SecretStr = Field(
-        description="postgresql://user:password@host:port/name, or a libpq connection string"
+        description="postgresql://user:password@host:port/name, a libpq connection string, or sqlite:///path"
     )
     role: Role = Field(
         default=Role.BOTH, description="which side of the journey lives in it: producer, consumer or both"
@@ -91,7 +91,7 @@ class DatabaseSettings(_Section):
     def _looks_like_one(cls, url: SecretStr) -> SecretStr:
         text = url.get_secret_value()
         if not is_address(text):
-            raise ValueError("must be a postgresql:// URL or a libpq connection string")
+            raise ValueError("must be a postgresql:// URL, a libpq connection string, or sqlite:///path")
         return url
 
 
@@ -174,5 +174,5 @@ class Settings(_Section):
 def is_address(text: str) -> bool:
     """Whether this is a URL or a connection string, rather than the name of a database in the settings."""
     if "://" in text:
-        return text.startswith(("postgresql://", "postgres://"))
+        return text.startswith(("postgresql://", "postgres://", "sqlite:///"))
     return bool(re.search(r"\b(host|hostaddr|dbname|service|port|user)\s*=", text))

@@ -1,13 +1,23 @@
-"""How a relay opens its stores, by the database's URL: PostgreSQL, or a file of SQLite."""
+"""By the database's URL: PostgreSQL, or a file of SQLite. The one place that knows both."""
 
 from __future__ import annotations
 
+import sqlite3
+import uuid
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import timedelta
 
+from tallymark.lifecycle import Role
+from tallymark.outbox.ports import MessageStatus
 from tallymark.relay.ports import RelayStore
-from tallymark.store.sqlite.schema import is_sqlite, path_of
+from tallymark.store.postgres.migrations import MigrationReport, migrate
+from tallymark.store.postgres.operators import Operators
+from tallymark.store.sqlite.operators import SqliteOperators
+from tallymark.store.sqlite.schema import explain, is_sqlite, path_of, report
+
+AnyOperators = Operators | SqliteOperators
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +42,39 @@ def stores_for(url: str, *, schema: str = "tallymark", keep: timedelta, owner: s
         retention.run_safely,
         lambda: None,
     )
+
+
+def migrate_for(
+    url: str, *, schema: str, role: Role, dry_run: bool = False, lanes: int | None = None
+) -> MigrationReport:
+    """Create or migrate the tables behind a URL."""
+    if is_sqlite(url):
+        return report(path_of(url), schema=schema, role=role, dry_run=dry_run, lanes=lanes)
+    return migrate(url, schema=schema, role=role, dry_run=dry_run, lanes=lanes)
+
+
+def operators_for(url: str, *, schema: str = "tallymark") -> AnyOperators:
+    """What operators see and do, behind a URL."""
+    return SqliteOperators(path_of(url), schema=schema) if is_sqlite(url) else Operators(url, schema=schema)
+
+
+def message_status(url: str, id: uuid.UUID, *, schema: str = "tallymark") -> MessageStatus | None:
+    """Where one message is."""
+    if is_sqlite(url):
+        from tallymark.store.sqlite.writer import SqliteWriter
+
+        path = path_of(url)
+        try:
+            # Looking must not make a file.
+            with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as file:
+                return SqliteWriter(schema).status(file, id)
+        except sqlite3.Error as error:
+            raise explain(error, path) from error
+    from tallymark.store.postgres.connection import connect
+    from tallymark.store.postgres.writer import PostgresWriter
+
+    with connect(url, application="tallymark outbox", autocommit=False) as connection:
+        return PostgresWriter(schema).status(connection, id)
 
 
 def _sqlite(path: str, schema: str, keep: timedelta) -> Stores:

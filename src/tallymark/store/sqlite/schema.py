@@ -13,7 +13,9 @@ from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
-from tallymark.errors import SchemaMismatch, SettingsError, Unreachable
+from tallymark.errors import SchemaMismatch, SettingsError, TallymarkError, Unreachable, UsageError
+from tallymark.lifecycle import Role
+from tallymark.store.postgres.migrations import MigrationReport
 from tallymark.store.queries import checked_schema, load
 
 VERSION = 1
@@ -108,6 +110,36 @@ def create(path: str | Path, schema: str = "tallymark") -> Created:
         connection.close()
 
 
+def report(
+    path: str,
+    *,
+    schema: str = "tallymark",
+    role: Role = Role.BOTH,
+    lanes: int | None = None,
+    dry_run: bool = False,
+) -> MigrationReport:
+    """`create`, told as `tallymark init` tells it."""
+    if role is Role.CONSUMER:
+        raise UsageError(
+            "SQLite holds an outbox, not an inbox", remedy="give a PostgreSQL database for an inbox"
+        )
+    if lanes not in (None, 1):
+        raise UsageError(
+            "an outbox on SQLite has one lane", remedy="use PostgreSQL where one lane is not enough"
+        )
+    done = Created(path, "", VERSION, made=not Path(path).exists()) if dry_run else create(path, schema)
+    return MigrationReport(
+        schema=schema,
+        role=Role.PRODUCER,
+        version_before=0 if done.made else done.version,
+        version_after=done.version,
+        applied=("outbox",) if done.made else (),
+        sql=";\n".join(_statements(schema)) if done.made else "",
+        outbox_id=done.outbox_id or None,
+        lanes=1,
+    )
+
+
 def make_tables(connection: sqlite3.Connection, schema: str) -> None:
     """Make what is missing, in the transaction that the connection is in."""
     refuse_other_version(connection, schema)
@@ -149,7 +181,7 @@ def _statements(schema: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in re.split(r";\s*$", filled, flags=re.MULTILINE) if part.strip())
 
 
-def explain(error: sqlite3.Error, path: str) -> Exception:
+def explain(error: sqlite3.Error, path: str) -> TallymarkError:
     """SQLite's failure in our words."""
     name = getattr(error, "sqlite_errorname", "") or ""
     if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
@@ -158,7 +190,7 @@ def explain(error: sqlite3.Error, path: str) -> Exception:
             remedy="SQLite has one writer at a time: keep transactions short",
         )
     if name.startswith(("SQLITE_CANTOPEN", "SQLITE_READONLY", "SQLITE_PERM")):
-        return Unreachable(f"{path} cannot be opened for writing", remedy="check the path and its rights")
+        return Unreachable(f"{path} cannot be opened", remedy="check the path and its rights")
     if name.startswith("SQLITE_NOTADB"):
         return SettingsError(f"{path} is not an SQLite database", remedy="give another path")
     if name.startswith("SQLITE_FULL"):
