@@ -16,6 +16,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 
@@ -135,9 +136,11 @@ class KafkaPublisher:
         )
 
     def close(self) -> None:
-        # What is still queued must not be sent by a producer that nobody listens to any more.
-        self._producer.purge()
-        self._producer.flush(0)
+        # What is still queued must not be sent by a producer that nobody listens to any more. One that was fenced
+        # says so here once more: whoever closes it knows already.
+        with suppress(KafkaException):
+            self._producer.purge()
+            self._producer.flush(0)
 
     # Producing
 

@@ -175,6 +175,10 @@ class Relay:
                 station.ask_to_stop(lost=True)
             if not station.alive:
                 del self._stations[number]
+                if (number, station.epoch) in ours:
+                    # It ended without giving its lane back. Our heartbeat would keep the lane from everybody for
+                    # ever; whoever takes it next settles what was left in doubt.
+                    self._store.release(station.lane)
 
     def _start(self, lane: Lane) -> None:
         if self._frontier is None:

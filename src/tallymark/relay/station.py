@@ -17,6 +17,7 @@ from tallymark.observe.metrics import Metrics
 from tallymark.relay.bell import Bell
 from tallymark.relay.config import RelayConfig
 from tallymark.relay.lane import Did, LaneWorker
+from tallymark.relay.ports import Lane
 
 log = logging.getLogger("tallymark.relay")
 
@@ -41,6 +42,10 @@ class Station:
 
     def start(self) -> None:
         self._thread.start()
+
+    @property
+    def lane(self) -> Lane:
+        return self._worker.lane
 
     @property
     def alive(self) -> bool:
