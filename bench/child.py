@@ -57,6 +57,10 @@ class Child:
         assert self._process.stdout is not None
         return self._process.stdout.readline().rstrip("\n")
 
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
     def stop(self) -> None:
         """Ask it to end (SIGTERM); `finish` then waits for it."""
         self._process.terminate()

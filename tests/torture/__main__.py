@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import secrets
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -36,6 +37,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     def say(text: str) -> None:
         print(f"{time.monotonic() - began:7.1f} s  {text}", file=sys.stderr, flush=True)
 
+    # Whoever ends us must not leave relays behind: let every `finally` have its turn.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     say(f"seed {seed}")
     with open_cluster(options.home) as cluster:
         result = torture(cluster, plan, say)

@@ -14,6 +14,8 @@ import psycopg
 from tests.children import Child, start_child
 
 LEASE_S = 2.0
+BY_ITSELF = "relays ended by themselves"
+_FULL_SIZE = 10_000
 _POINTS = (
     "before_claim",
     "after_claim",
@@ -38,12 +40,14 @@ class Fleet:
 
     def __init__(self, size: int, environment: Mapping[str, str], folder: Path, rng: random.Random) -> None:
         self.counts: Counter[str] = Counter()
+        self.last_words = ""
         self._size = size
         self._environment = environment
         self._folder = folder
         self._random = rng
         self._members: list[Member] = []
         self._started = 0
+        self._sizes = [20, 200, _FULL_SIZE]  # small ones: more batches to be caught in
 
     def __enter__(self) -> Fleet:
         return self
@@ -75,7 +79,7 @@ class Fleet:
                 environment={
                     **self._environment,
                     "TALLYMARK_RELAY__LEASE_SECONDS": str(LEASE_S),
-                    "TALLYMARK_RELAY__BATCH_MESSAGES": str(self._random.choice([1, 7, 50, 200, 10_000])),
+                    "TALLYMARK_RELAY__BATCH_MESSAGES": str(self._random.choice(self._sizes)),
                 },
                 cwd=self._folder,
             )
@@ -87,12 +91,14 @@ class Fleet:
         return [m.child for m in self._members if m.child.is_alive() and is_stopped(m.child)]
 
     def disarm(self) -> None:
-        """At the end: kill what could still strike by itself, and wake what is stopped."""
+        """At the end: wake what is stopped, kill what could still strike by itself, and start afresh at full size."""
         for member in self._members:
+            if member.child.is_alive() and is_stopped(member.child):
+                member.child.cont()
             if member.armed is not None:
                 member.child.kill()
-            elif member.child.is_alive() and is_stopped(member.child):
-                member.child.cont()
+        self.retire()
+        self._sizes = [_FULL_SIZE]
         self.tend(arm=False)
 
     def retire(self) -> list[int]:
@@ -112,8 +118,9 @@ class Fleet:
             elif code < 0:
                 at_point = "crash point relay." in member.child.output
                 self.counts["relays killed at a crash point" if at_point else "relays killed"] += 1
-            else:
-                self.counts["relays ended by themselves"] += 1
+            else:  # it could not start (something was away): its supervisor starts it again
+                self.counts[BY_ITSELF] += 1
+                self.last_words = member.child.output[-1000:]
             name = f"relay-{self._started:04}-{member.child.pid}-exit{code}.txt"
             (self._folder / name).write_text(f"armed: {member.armed}\n{member.child.output}")
             with member.child:  # closes and deletes its output

@@ -21,11 +21,12 @@ from tallymark.local.cluster import LocalCluster
 from tallymark.store.postgres.migrations import migrate
 from tests.torture import ends, writers
 from tests.torture.chaos import KILLS, Chaos
-from tests.torture.fleet import Fleet
+from tests.torture.fleet import BY_ITSELF, Fleet
 from tests.torture.verdict import NAMED, Verdict, compare
 from tests.waiting import wait_for
 
 _SETTLE_S = 180.0
+_FAILED_STARTS = 20
 
 
 @dataclass(frozen=True)
@@ -169,10 +170,12 @@ def _run(
 
 def _settle(url: str, fleet: Fleet) -> tuple[float, list[str]]:
     """Until every committed row is in a marked batch; how long that took, and what never came to an end."""
-    began = time.monotonic()
+    began, failures = time.monotonic(), fleet.counts[BY_ITSELF]
 
     def done() -> bool:
         fleet.tend(arm=False)
+        if fleet.counts[BY_ITSELF] > failures + _FAILED_STARTS:
+            raise AssertionError(f"relays do not start any more:\n{fleet.last_words}")
         with suppress(psycopg.OperationalError):
             return not ends.unfinished(url) or bool(ends.stuck(url))
         return False
@@ -180,8 +183,8 @@ def _settle(url: str, fleet: Fleet) -> tuple[float, list[str]]:
     try:
         wait_for(done, within=_SETTLE_S, what="everything is sent and marked")
         left = ends.unfinished(url)
-    except AssertionError:
-        left = f"after {_SETTLE_S:g} s: {ends.unfinished(url)}"
+    except AssertionError as why:
+        left = f"{why}: {ends.unfinished(url)}"
     return time.monotonic() - began, [left] if left else []
 
 

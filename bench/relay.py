@@ -1,0 +1,173 @@
+"""`bench relay`: draining an outbox, against the bare clients sending the same messages from memory.
+
+The relay is `tallymark relay run` in a process of its own; its rate counts from the first batch's mark to the last's,
+the bare clients' from the end of the first batch to the end of the last. CPU time of the relay is that of the whole
+process, its start included. The bare clients' peak memory holds the messages.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+
+from bench.backlog import Backlog
+from bench.child import measure_child
+from bench.ground import fresh_database, fresh_topic
+from bench.harness import Sample, interleave, rows_for
+from bench.registry import Context, benchmark
+from bench.relaychild import drain, ready_relay, sample_of
+from bench.row import Goal, Row, at_least, at_most, row
+from tallymark.relay.config import RelayConfig
+from tallymark.store.postgres.migrations import DEFAULT_LANES
+
+BATCH = RelayConfig().batch_messages
+NEAR = 50_000
+
+
+@benchmark("relay", "draining an outbox, against the raw transactional and the raw idempotent client")
+def relay(context: Context) -> Sequence[Row]:
+    return [*_drains(context), *_depth(context), *_writers(context)]
+
+
+def _drains(context: Context) -> list[Row]:
+    count, repetitions = (200_000, 3) if context.quick else (1_000_000, 5)
+    servers = context.cluster.bootstrap_servers
+    starts: list[float] = []
+
+    with ExitStack() as stack:
+        topic = stack.enter_context(fresh_topic(context.cluster))
+        context.progress(f"filling an outbox with {count:,} rows")
+        backlog = Backlog(stack.enter_context(fresh_database(context.cluster)), topic, count)
+
+        def ours(lanes: int, mode: str) -> Callable[[], Sample]:
+            def measure() -> Sample:
+                drained, usage, start = drain(backlog, servers, lanes=lanes, mode=mode)
+                starts.append(start)
+                return sample_of(drained, usage, count)
+
+            return measure
+
+        samples = interleave(
+            {
+                "one lane": ours(1, "transactional"),
+                "default lanes": ours(DEFAULT_LANES, "transactional"),
+                "raw transactional": lambda: _raw(context, "transactional", count),
+                "callback": ours(1, "callback"),
+                "raw idempotent": lambda: _raw(context, "idempotent", count),
+            },
+            repetitions,
+            warm_up=not context.quick,
+            progress=context.progress,
+        )
+    one, many = samples["one lane"], samples["default lanes"]
+    raw, fastest = samples["raw transactional"], samples["raw idempotent"]
+    return [
+        *rows_for("transactional, 1 lane, against raw transactional", one, raw, goal=at_least(0.85)),
+        _rate("transactional, 1 lane, against raw idempotent", one, fastest, at_least(0.6)),
+        *rows_for(
+            f"transactional, {DEFAULT_LANES} lanes, against raw transactional", many, raw, goal=at_least(0.85)
+        ),
+        _rate(f"transactional, {DEFAULT_LANES} lanes, against raw idempotent", many, fastest, at_least(0.6)),
+        *rows_for("callback, 1 lane, against raw idempotent", samples["callback"], fastest),
+        row("from the process's start to its first claim", "s", starts),
+    ]
+
+
+def _depth(context: Context) -> list[Row]:
+    """The same relay with little and with much behind it."""
+    deep, repetitions = (1_000_000, 3) if context.quick else (5_000_000, 5)
+    servers = context.cluster.bootstrap_servers
+    with ExitStack() as stack:
+        topic = stack.enter_context(fresh_topic(context.cluster))
+        context.progress(f"filling outboxes with {NEAR:,} and {deep:,} rows")
+        near = Backlog(stack.enter_context(fresh_database(context.cluster)), topic, NEAR)
+        far = Backlog(stack.enter_context(fresh_database(context.cluster)), topic, deep)
+
+        def at(backlog: Backlog, limit: int) -> Callable[[], Sample]:
+            def measure() -> Sample:
+                drained, usage, _ = drain(backlog, servers, lanes=1, limit=limit)
+                return sample_of(drained, usage, drained.count)
+
+            return measure
+
+        # Ten times as much is sent with the deep one as is there with the other: enough for memory to show.
+        samples = interleave(
+            {"deep": at(far, 10 * NEAR), "near": at(near, NEAR)},
+            repetitions,
+            warm_up=not context.quick,
+            progress=context.progress,
+        )
+    name = f"{deep:,} rows behind, against {NEAR:,}"
+    return [
+        _rate(name, samples["deep"], samples["near"], at_least(0.9)),
+        row(
+            f"{name}: peak memory",
+            "MB",
+            [one.peak_rss / 1e6 for one in samples["deep"]],
+            [one.peak_rss / 1e6 for one in samples["near"]],
+            at_most(1.1),
+        ),
+    ]
+
+
+def _writers(context: Context) -> list[Row]:
+    """Sixteen writers with the relay on their outbox, against the relay doing the same work on a twin of it."""
+    seconds, rows, repetitions = (5, 100_000, 3) if context.quick else (15, 300_000, 5)
+    servers = context.cluster.bootstrap_servers
+    with ExitStack() as stack:
+        topic = stack.enter_context(fresh_topic(context.cluster))
+        context.progress("filling the twin outbox")
+        own = Backlog(stack.enter_context(fresh_database(context.cluster)), topic, 1)
+        twin = Backlog(stack.enter_context(fresh_database(context.cluster)), topic, rows)
+
+        def crowd(beside: Backlog) -> Callable[[], Sample]:
+            def measure() -> Sample:
+                own.rewind(DEFAULT_LANES, covered=own.last_position())
+                twin.rewind(DEFAULT_LANES)
+                twin.set_sequence(0)
+                with ready_relay(beside, servers):
+                    usage = measure_child(
+                        [sys.executable, "-m", "bench.crowd", str(seconds), topic],
+                        env={"BENCH_DATABASE": own.url, "BENCH_TWIN": twin.url},
+                    )
+                return _sample(usage.output, usage.peak_rss)
+
+            return measure
+
+        samples = interleave(
+            {"own": crowd(own), "twin": crowd(twin)},
+            repetitions,
+            warm_up=not context.quick,
+            progress=context.progress,
+        )
+    return [
+        _rate(
+            "16 writers beside their relay, against one on a twin outbox",
+            samples["own"],
+            samples["twin"],
+            at_least(0.95),
+            "transactions/s",
+        )
+    ]
+
+
+def _raw(context: Context, workload: str, count: int) -> Sample:
+    with fresh_topic(context.cluster) as topic:
+        usage = measure_child(
+            [sys.executable, "-m", "bench.published", workload, topic, str(count), str(BATCH)],
+            env={"BENCH_BOOTSTRAP": context.cluster.bootstrap_servers},
+        )
+    return _sample(usage.output, usage.peak_rss)
+
+
+def _sample(output: str, peak_rss: int) -> Sample:
+    figures = json.loads(output)
+    return Sample(figures["count"], figures["seconds"], figures["cpu_seconds"], peak_rss)
+
+
+def _rate(
+    metric: str, ours: Sequence[Sample], against: Sequence[Sample], goal: Goal, unit: str = "messages/s"
+) -> Row:
+    return row(metric, unit, [one.rate for one in ours], [one.rate for one in against], goal)
