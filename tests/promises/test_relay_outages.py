@@ -1,0 +1,95 @@
+"""P1, P2, P3 when what the relay stands on goes away: connections, PostgreSQL, a leader, every broker.
+
+The relay stays the same process throughout: it waits, comes back and settles what was in doubt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tallymark.broker.kafka import AdminClient
+from tallymark.local.cluster import LocalCluster
+from tests.children import Child
+from tests.relay.ground import Ground
+from tests.waiting import wait_for
+
+MESSAGES = 300
+
+
+@contextmanager
+def stopped_relay(ground: Ground, point: str) -> Iterator[Child]:
+    """A relay that stands still in mid-batch; the test takes something away, then lets it go on."""
+    ground.add(MESSAGES)
+    with ground.relay(crash_point=f"{point}:3:stop", lease_seconds=5) as relay:
+        relay.wait_stopped()
+        yield relay
+        relay.cont()
+        ground.wait_sent(90)
+        ground.add(50)  # and it is as good as new
+        ground.wait_sent(90)
+        relay.terminate()
+        assert relay.wait(30) == 0, relay.output
+    found = ground.compare()
+    assert found.expected == MESSAGES + 50
+    assert found.is_clean, found
+
+
+@pytest.mark.parametrize("point", ["relay.after_claim", "relay.before_kafka_commit", "relay.before_mark"])
+def test_its_connections_are_terminated_between_claim_and_mark(ground: Ground, point: str) -> None:
+    with stopped_relay(ground, point):
+        ended = ground.value(
+            "select count(pg_terminate_backend(pid)) from pg_stat_activity"
+            " where datname = current_database() and application_name like 'tallymark relay%%'"
+            " and %s",
+            True,
+        )
+        assert ended >= 3
+
+
+@pytest.mark.parametrize(
+    "point", ["relay.before_mark", pytest.param("relay.after_claim", marks=pytest.mark.full)]
+)
+def test_postgresql_is_killed_in_mid_batch(ground: Ground, cluster: LocalCluster, point: str) -> None:
+    with stopped_relay(ground, point):
+        cluster.postgres.kill()
+        cluster.postgres.start()
+
+
+def test_postgresql_is_away_for_longer_than_the_lease(ground: Ground, cluster: LocalCluster) -> None:
+    """The relay runs while the database is away: it waits, loses its lane to nobody, and goes on."""
+    ground.add(MESSAGES)
+    with ground.relay(lease_seconds=1, batch_messages=10) as relay:
+        wait_for(lambda: ground.value("select sum(sent) from tallymark.lanes") > 20, what="it is at work")
+        cluster.postgres.kill()
+        relay.wait_output("tries again in")
+        cluster.postgres.start()
+        ground.wait_sent(90)
+        relay.terminate()
+        assert relay.wait(30) == 0, relay.output
+    found = ground.compare()
+    assert found.is_clean, found
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("point", ["relay.mid_produce", "relay.before_kafka_commit"])
+def test_the_leader_is_killed(ground: Ground, cluster: LocalCluster, admin: AdminClient, point: str) -> None:
+    leader = admin.list_topics(ground.topic, timeout=10).topics[ground.topic].partitions[0].leader
+    try:
+        with stopped_relay(ground, point):
+            cluster.broker(leader).kill()
+    finally:
+        cluster.broker(leader).start()
+
+
+@pytest.mark.full
+def test_every_broker_is_bounced(ground: Ground, cluster: LocalCluster) -> None:
+    try:
+        with stopped_relay(ground, "relay.before_kafka_commit"):
+            for broker in cluster.brokers:
+                broker.kill()
+            cluster.up()
+    finally:
+        cluster.up()
