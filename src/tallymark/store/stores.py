@@ -84,8 +84,13 @@ def _sqlite(path: str, schema: str, keep: timedelta) -> Stores:
 
     one = OneRelay(path, schema=schema)
     one.hold()
+
+    def opened(_name: str) -> RelayStore:
+        one.hold()  # for as long as somebody can open stores, the file is ours
+        return SqliteRelayStore(path, schema=schema)
+
     return Stores(
-        lambda _name: SqliteRelayStore(path, schema=schema),
+        opened,
         SqliteRetention(path, schema=schema, keep=keep).run_safely,
         one.let_go,
     )

@@ -22,7 +22,9 @@ class OneRelay:
         self._lock: sqlite3.Connection | None = None
 
     def hold(self) -> None:
-        """Take the file, or say who has it."""
+        """Take the file, or say who has it. Held already, nothing changes."""
+        if self._lock is not None:
+            return
         lock = sqlite3.connect(
             f"{self._path}-relay", timeout=0, isolation_level=None, check_same_thread=False
         )
