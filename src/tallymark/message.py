@@ -28,11 +28,14 @@ CE_TIME = "ce_time"
 CONTENT_TYPE = "content-type"
 TRACEPARENT = "traceparent"
 TM_POSITION = "tm_position"
+TM_FORMAT = "tm_format"
 
 SPECVERSION = "1.0"
+# Of our own headers: a reader that meets a higher one knows that it is too old.
+HEADERS_FORMAT = "1"
 
 # Written by us alone: a caller that could set them could pass for another message.
-_OURS = frozenset({CE_ID, CE_SPECVERSION, TM_POSITION})
+_OURS = frozenset({CE_ID, CE_SPECVERSION, TM_POSITION, TM_FORMAT})
 
 Encode = Callable[[Any], bytes]
 HeaderValue = str | bytes
@@ -170,7 +173,7 @@ def _json_header(name: str, value: Any) -> Any:
 
 
 def kafka_headers(text: str) -> list[tuple[str, bytes]]:
-    """A row's headers as Kafka takes them, order and repeated names kept, `ce_specversion` added."""
+    """A row's headers as Kafka takes them, order and repeated names kept, with the formats' versions."""
 
     def value_of(name: str, value: Any) -> bytes:
         if isinstance(value, str):
@@ -184,4 +187,5 @@ def kafka_headers(text: str) -> list[tuple[str, bytes]]:
         raise UsageError(f"header {name!r} is neither text nor {{'base64': …}}")
 
     pairs = json.loads(text, object_pairs_hook=list)
-    return [(CE_SPECVERSION, SPECVERSION.encode()), *((name, value_of(name, value)) for name, value in pairs)]
+    ours = [(CE_SPECVERSION, SPECVERSION.encode()), (TM_FORMAT, HEADERS_FORMAT.encode())]
+    return [*ours, *((name, value_of(name, value)) for name, value in pairs)]

@@ -1,0 +1,80 @@
+"""Rolling upgrades: code of version N runs on a schema of N and N+1; anything newer, and anything older, is refused."""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+
+import psycopg
+import pytest
+
+from tallymark.errors import SchemaMismatch
+from tallymark.lifecycle import BatchState, HoldState, ParkedState, Role
+from tallymark.store.postgres.migrations import known, migrate
+from tallymark.store.postgres.relaystore import PostgresRelayStore
+
+NEWEST = max(migration.version for migration in known())
+
+
+def pretend(database: str, version: int) -> None:
+    with psycopg.connect(database) as tx:
+        tx.execute(
+            "insert into tallymark.migrations (version, name, role) values (%s, 'later', 'both')", [version]
+        )
+
+
+def identity(database: str) -> str:
+    store = PostgresRelayStore(database)
+    try:
+        return store.identity().outbox_id
+    finally:
+        store.close()
+
+
+def test_the_next_version_is_run_on(database: str) -> None:
+    made = migrate(database, role=Role.PRODUCER)
+    pretend(database, NEWEST + 1)
+    assert identity(database) == made.outbox_id
+    assert migrate(database, role=Role.PRODUCER).applied == ()
+
+
+def test_a_version_beyond_that_is_refused_with_what_to_do(database: str) -> None:
+    migrate(database, role=Role.PRODUCER)
+    pretend(database, NEWEST + 2)
+    with pytest.raises(SchemaMismatch, match=f"has version {NEWEST + 2}") as refused:
+        identity(database)
+    assert "upgrade Tallymark" in refused.value.remedy
+    with pytest.raises(SchemaMismatch):
+        migrate(database, role=Role.PRODUCER)
+
+
+def test_a_schema_for_another_role_is_refused_with_the_command_that_helps(database: str) -> None:
+    migrate(database, role=Role.CONSUMER)
+    with pytest.raises(SchemaMismatch, match="lacks outbox") as refused:
+        identity(database)
+    assert "tallymark init --role producer" in refused.value.remedy
+
+
+def test_a_missing_schema_is_refused_with_the_command_that_helps(database: str) -> None:
+    with pytest.raises(SchemaMismatch, match="there is no schema tallymark") as refused:
+        identity(database)
+    assert "tallymark init" in refused.value.remedy
+
+
+def test_a_second_role_adds_what_is_missing(database: str) -> None:
+    migrate(database, role=Role.CONSUMER)
+    assert "0002_outbox" in migrate(database, role=Role.PRODUCER).applied
+
+
+@pytest.mark.parametrize(
+    ("table", "states"), [("batches", BatchState), ("parked", ParkedState), ("topic_holds", HoldState)]
+)
+def test_the_database_enforces_the_same_states(database: str, table: str, states: type[StrEnum]) -> None:
+    migrate(database, role=Role.PRODUCER)
+    with psycopg.connect(database) as tx:
+        checks = tx.execute(
+            "select pg_get_constraintdef(oid) from pg_constraint where conrelid = %s::regclass and contype = 'c'",
+            [f"tallymark.{table}"],
+        ).fetchall()
+    (of_states,) = [text for (text,) in checks if text.startswith("CHECK ((state = ANY")]
+    assert set(re.findall(r"'([a-z-]+)'::text", of_states)) == {state.value for state in states}
