@@ -83,12 +83,7 @@ class _SqlAlchemy:
             tx.flush()
             tx = tx.connection()
         self._connection = tx
-        raw = tx.connection.dbapi_connection
-        if (
-            tx.get_execution_options().get("isolation_level") == "AUTOCOMMIT"
-            or getattr(raw, "autocommit", False) is True
-        ):
-            raise _not_in_transaction("the SQLAlchemy connection is in AUTOCOMMIT")
+        _refuse_sqlalchemy_autocommit(tx)
 
     def fetch(self, sql: str, parameters: Sequence[Any]) -> Row:
         from sqlalchemy import text
@@ -141,8 +136,7 @@ class _AsyncSqlAlchemy:
         if hasattr(tx, "flush"):
             await tx.flush()
             tx = await tx.connection()
-        if tx.sync_connection.get_execution_options().get("isolation_level") == "AUTOCOMMIT":
-            raise _not_in_transaction("the SQLAlchemy connection is in AUTOCOMMIT")
+        _refuse_sqlalchemy_autocommit(tx.sync_connection)
         named, values = _named(sql, parameters)
         row: Row = (await tx.execute(text(named), values)).fetchone()
         return row
@@ -170,6 +164,16 @@ def _named(sql: str, parameters: Sequence[Any]) -> tuple[str, dict[str, Any]]:
 def _refuse_autocommit(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> None:
     if connection.autocommit and connection.info.transaction_status == TransactionStatus.IDLE:
         raise _not_in_transaction("the psycopg connection is in autocommit and no transaction is open")
+
+
+def _refuse_sqlalchemy_autocommit(connection: Any) -> None:
+    """Whether it was set for this connection or for its whole engine: the driver's own connection knows."""
+    raw = connection.connection.dbapi_connection
+    if (
+        connection.get_execution_options().get("isolation_level") == "AUTOCOMMIT"
+        or getattr(raw, "autocommit", False) is True
+    ):
+        raise _not_in_transaction("the SQLAlchemy connection is in AUTOCOMMIT")
 
 
 def _looks_like_session(tx: Any) -> bool:
