@@ -71,7 +71,7 @@ def encoded(value: Any, encode: Encode | None = None) -> tuple[bytes | None, str
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value), "application/octet-stream"
     if isinstance(value, str):
-        return value.encode(), "text/plain; charset=utf-8"
+        return _utf8(value, "a value", "be sent"), "text/plain; charset=utf-8"
     dump = getattr(value, "model_dump_json", None)  # a pydantic model; pydantic itself is not needed
     if callable(dump):
         return str(dump()).encode(), "application/json"
@@ -99,7 +99,17 @@ def _plain(value: Any) -> Any:
 
 
 # Made once: json.dumps with options would make an encoder for each value.
-_compact = json.JSONEncoder(default=_plain, separators=(",", ":"), ensure_ascii=False).encode
+_compact = json.JSONEncoder(default=_plain, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
+
+
+def _utf8(text: str, what: str, cannot: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise UsageError(
+            f"{what} with half a surrogate pair cannot {cannot}: {error.reason} at {error.start}",
+            remedy="give well-formed text, or bytes",
+        ) from None
 
 
 def encoded_key(key: Any) -> bytes | None:
@@ -107,7 +117,7 @@ def encoded_key(key: Any) -> bytes | None:
     if key is None or isinstance(key, bytes):
         return key
     if isinstance(key, str):
-        return key.encode()
+        return _utf8(key, "a key", "be used")
     if isinstance(key, uuid.UUID) or (isinstance(key, int) and not isinstance(key, bool)):
         return str(key).encode()
     raise UsageError(
@@ -132,7 +142,9 @@ def headers_json(
         pairs[TRACEPARENT] = traceparent
     for name, value in (extra or {}).items():
         pairs[_checked_name(name)] = _json_header(name, value)
-    return _compact(pairs)
+    text = _compact(pairs)
+    _utf8(text, "a header", "be sent")
+    return text
 
 
 def _own_pairs(source: str, type: str, content_type: str) -> dict[str, Any]:
