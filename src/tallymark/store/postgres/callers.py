@@ -31,19 +31,19 @@ class AsyncCaller(Protocol):
     async def fetch(self, sql: str, parameters: Sequence[Any]) -> Row: ...
 
 
-def caller_of(tx: Any) -> Caller:
-    """Recognise a synchronous transaction."""
+def caller_of(tx: Any, *, reading: bool = False) -> Caller:
+    """Recognise a synchronous transaction. `reading` needs none: a look in autocommit is as good as any."""
     if isinstance(tx, psycopg.Cursor):
         tx = tx.connection
     if isinstance(tx, psycopg.Connection):
-        return _Psycopg(tx)
+        return _Psycopg(tx, reading)
     home = type(tx).__module__.partition(".")[0]
     if home == "sqlalchemy" or hasattr(tx, "sync_session") or _looks_like_session(tx):
         if _is_async_sqlalchemy(tx):
             raise _wrong_colour(tx)
-        return _SqlAlchemy(tx)
+        return _SqlAlchemy(tx, reading)
     if home == "django" or hasattr(tx, "in_atomic_block"):
-        return _Django(tx)
+        return _Django(tx, reading)
     if isinstance(tx, psycopg.AsyncConnection | psycopg.AsyncCursor) or home == "asyncpg":
         raise _wrong_colour(tx)
     raise _unknown(tx)
@@ -64,8 +64,9 @@ def async_caller_of(tx: Any) -> AsyncCaller:
 
 
 class _Psycopg:
-    def __init__(self, connection: psycopg.Connection[Any]) -> None:
-        _refuse_autocommit(connection)
+    def __init__(self, connection: psycopg.Connection[Any], reading: bool) -> None:
+        if not reading:
+            _refuse_autocommit(connection)
         self._connection = connection
 
     def fetch(self, sql: str, parameters: Sequence[Any]) -> Row:
@@ -77,13 +78,14 @@ class _Psycopg:
 
 
 class _SqlAlchemy:
-    def __init__(self, tx: Any) -> None:
+    def __init__(self, tx: Any, reading: bool) -> None:
         # A Session's pending UPDATE must take its row locks before the message draws its position (pitfall 5).
         if hasattr(tx, "flush"):
             tx.flush()
             tx = tx.connection()
         self._connection = tx
-        _refuse_sqlalchemy_autocommit(tx)
+        if not reading:
+            _refuse_sqlalchemy_autocommit(tx)
 
     def fetch(self, sql: str, parameters: Sequence[Any]) -> Row:
         from sqlalchemy import text
@@ -98,8 +100,8 @@ class _SqlAlchemy:
 
 
 class _Django:
-    def __init__(self, connection: Any) -> None:
-        if not connection.in_atomic_block and connection.get_autocommit():
+    def __init__(self, connection: Any, reading: bool) -> None:
+        if not reading and not connection.in_atomic_block and connection.get_autocommit():
             raise _not_in_transaction("Django's connection is not in an atomic block")
         self._connection = connection
 

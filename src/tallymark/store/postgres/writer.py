@@ -65,7 +65,7 @@ class PostgresWriter:
                     )
 
     def status(self, tx: Any, id: uuid.UUID) -> MessageStatus | None:
-        caller = caller_of(tx)
+        caller = caller_of(tx, reading=True)
         with self._explained():
             row = caller.fetch(self._sql["status"], [id, id])
             if row is None:
