@@ -73,6 +73,14 @@ def test_refusals_are_said_in_our_words_through_every_driver(bank: str, caller: 
 
 
 @pytest.mark.parametrize("caller", AUTOCOMMIT)
+def test_looking_needs_no_transaction(bank: str, caller: str) -> None:
+    with psycopg.connect(bank) as connection:
+        id_ = OUTBOX.add(connection, "transfers", "x")
+    with AUTOCOMMIT[caller](bank) as tx:
+        assert str(OUTBOX.state(tx, id_)) == "pending"
+
+
+@pytest.mark.parametrize("caller", AUTOCOMMIT)
 def test_autocommit_is_refused(bank: str, committed: Ids, caller: str) -> None:
     before = committed()
     with AUTOCOMMIT[caller](bank) as tx:

@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 from tallymark import Outbox
 from tallymark.broker.kafka import Consumer
@@ -34,6 +35,10 @@ def relay(
     )
 
 
+def headers_of(message: Any) -> dict[str, bytes]:
+    return dict(message.headers())
+
+
 def sent(path: Path) -> int:
     with closing(sqlite3.connect(path, timeout=20)) as connection:
         row = connection.execute("select sent from tallymark_lanes").fetchone()
@@ -54,7 +59,7 @@ def logged(bootstrap_servers: str, topic: str, count: int) -> list[str]:
     )
     found: list[str] = []
     partitions = len(consumer.list_topics(topic, timeout=20).topics[topic].partitions)
-    ended: set[int] = set()
+    ended: set[Any] = set()
     consumer.subscribe([topic])
     try:
         for _ in range(1000):
@@ -65,7 +70,7 @@ def logged(bootstrap_servers: str, topic: str, count: int) -> list[str]:
                 ended.add(message.partition())
             else:
                 ended.discard(message.partition())
-                found.append(dict(message.headers())["ce_id"].decode())
+                found.append(bytes(headers_of(message)["ce_id"]).decode())
             if len(ended) == partitions and len(found) >= count:
                 return found
     finally:

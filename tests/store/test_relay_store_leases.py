@@ -53,6 +53,7 @@ def test_a_lease_that_ran_out_is_taken_over_and_not_renewed(ground: Ground) -> N
     a, b = ground.store(), ground.store()
     old = taken(a, seconds=0.05)
     new = wait_for(lambda: b.take("b", 60), what="the lease runs out")
+    assert new is not None
     assert (new.owner, new.epoch) == ("b", 2)
     assert a.renew("a", 60) == frozenset()
     with pytest.raises(Stale):
