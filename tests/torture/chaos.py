@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection
 
 import psycopg
 
+from tallymark.local.broker import Broker
 from tallymark.local.cluster import LocalCluster
 from tests.children import Child
 from tests.torture import ends
@@ -29,7 +30,7 @@ class Chaos:
         cluster: LocalCluster,
         url: str,
         fleet: Fleet,
-        rng: random.Random,
+        seed: int,
         *,
         spare: Collection[str] = (),
         say: Callable[[str], None] = lambda _text: None,
@@ -38,7 +39,10 @@ class Chaos:
         self._cluster = cluster
         self._url = url
         self._fleet = fleet
-        self._random = rng
+        # Two: how often we wait depends on the machine, the order of the blows must not.
+        self._order = random.Random(f"{seed} blows")  # noqa: S311 - a seed that can be given again is the point
+        self._random = random.Random(f"{seed} pauses")  # noqa: S311 - as above
+        self._recovering: Broker | None = None
         self._say = say
         self._never = threading.Event()
         blows: list[tuple[int, str, Callable[[], None]]] = [
@@ -51,7 +55,7 @@ class Chaos:
         if "broker" not in spare:
             blows.append((2, "kill -9 a broker", self._kill_broker))
         if "postgres" not in spare:
-            blows.append((1, "kill -9 PostgreSQL", self._kill_postgres))
+            blows.append((2, "kill -9 PostgreSQL", self._kill_postgres))
         self._blows = blows
 
     def run(self, seconds: float) -> None:
@@ -61,7 +65,7 @@ class Chaos:
             self._let_work()
             self._wake_stopped()
             weights = [weight for weight, _, _ in self._blows]
-            _, name, blow = self._random.choices(self._blows, weights)[0]
+            _, name, blow = self._order.choices(self._blows, weights)[0]
             self._say(name)
             self.counts[name] += 1
             blow()
@@ -81,10 +85,9 @@ class Chaos:
             return -1
 
     def put_back(self) -> None:
-        """Every server up, nobody stopped or armed."""
+        """Every server up and serving, nobody stopped or armed."""
         for server in self._cluster.processes:
-            if not server.is_alive():
-                server.start()
+            server.start()
         self._fleet.disarm()
 
     def _kill_relay(self) -> None:
@@ -135,10 +138,12 @@ class Chaos:
             )
 
     def _kill_broker(self) -> None:
-        broker = self._random.choice(self._cluster.brokers)
+        if self._recovering is not None:
+            self._recovering.start()  # waits until it serves: two at once would only stop everything
+        broker = self._recovering = self._order.choice(self._cluster.brokers)
         broker.kill()
         self._pause(0.0, 4.0)
-        broker.start()
+        broker.start(wait=False)  # and on with the blows while it comes back
 
     def _kill_postgres(self) -> None:
         self._cluster.postgres.kill()

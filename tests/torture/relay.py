@@ -124,7 +124,7 @@ def _run(
     team = [writers.Writer(url, topic, f"{plan.seed}-{n}", stop) for n in range(plan.writers)]
     bystander = writers.Bystander(url, stop)
     with Fleet(plan.relays, environment, folder, rng) as fleet:
-        chaos = Chaos(cluster, url, fleet, rng, spare=plan.spare, say=say)
+        chaos = Chaos(cluster, url, fleet, plan.seed, spare=plan.spare, say=say)
         try:
             for thread in (*team, bystander):
                 thread.start()
