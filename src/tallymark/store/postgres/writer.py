@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from tallymark.errors import SchemaMismatch, UsageError
+from tallymark.errors import Problem, SchemaMismatch, UsageError
 from tallymark.lifecycle import MessageState, ParkedState
 from tallymark.message import Entry
 from tallymark.outbox.ports import AddOptions, MessageStatus
@@ -93,6 +93,11 @@ class PostgresWriter:
             yield
         except Exception as error:
             code = _sqlstate(error)
+            if code == "23514" and "no partition" in str(error):
+                raise Problem(
+                    "the outbox has no partition left: no relay has kept house here for millions of messages",
+                    remedy="let a relay run (`tallymark relay run`): it makes partitions ahead",
+                ) from error
             if code in _REFUSED:
                 raise UsageError(_sentence(error), remedy=_REFUSED[code]) from error
             if code in _SCHEMA_MISSING and self._schema in str(error):

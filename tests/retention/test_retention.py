@@ -1,0 +1,202 @@
+"""Retention (P7, pitfall 11): whole partitions go when nobody needs them, and no writer ever waits for it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from datetime import timedelta
+
+import psycopg
+import pytest
+
+from tallymark.errors import Problem
+from tallymark.lifecycle import BatchKind, Mode, Role
+from tallymark.message import Entry, new_id
+from tallymark.outbox.ports import AddOptions
+from tallymark.relay.ports import Batch, Exclusion, Lane
+from tallymark.store.postgres.migrations import migrate
+from tallymark.store.postgres.relaystore import PostgresRelayStore
+from tallymark.store.postgres.retention import Retention
+from tallymark.store.postgres.writer import PostgresWriter
+
+ROWS = 100  # to a partition
+AT_ONCE = timedelta(0)
+A_WEEK = timedelta(days=7)
+
+
+@pytest.fixture
+def outbox(database: str) -> str:
+    """An outbox of one lane with small partitions."""
+    migrate(database, role=Role.PRODUCER, lanes=1, partition_rows=ROWS, partitions_ahead=14)
+    return database
+
+
+@pytest.fixture
+def store(outbox: str) -> Iterator[PostgresRelayStore]:
+    opened = PostgresRelayStore(outbox)
+    opened.identity()
+    yield opened
+    opened.close()
+
+
+def add(database: str, count: int) -> None:
+    with psycopg.connect(database) as tx:
+        for _ in range(count):
+            PostgresWriter().add(tx, Entry(new_id(), "transfers", b"alice", b"{}", "{}"), AddOptions())
+
+
+def send(store: PostgresRelayStore, lane: Lane, upto: int) -> tuple[Lane, Batch]:
+    """Claim and mark everything up to a position, as a relay would after Kafka's commit."""
+    number = lane.last_number + 1
+    batch = Batch(lane.lane, number, str(new_id()), BatchKind.RANGE, lane.covered, upto, upto, Mode.SYNC, 1)
+    lane = store.advance(lane, claim=batch)
+    return store.advance(lane, mark=batch), batch
+
+
+def partitions(database: str, table: str = "outbox") -> list[int]:
+    with psycopg.connect(database) as tx:
+        rows = tx.execute(
+            "select substring(inhrelid::regclass::text from '_([0-9]+)$')::bigint from pg_inherits"
+            " where inhparent = %s::regclass order by 1",
+            [f"tallymark.{table}"],
+        )
+        return [row[0] for row in rows]
+
+
+def keep_house(database: str, keep: timedelta) -> tuple[str, ...]:
+    return Retention(database, keep=keep).run_once().dropped
+
+
+def test_sent_partitions_go_with_their_batches_and_unsent_ones_stay(
+    outbox: str, store: PostgresRelayStore
+) -> None:
+    add(outbox, 250)
+    lane = store.take("relay", 60)
+    assert lane is not None
+    assert keep_house(outbox, AT_ONCE) == (), "nothing is sent yet"
+    send(store, lane, 199)
+    assert set(keep_house(outbox, AT_ONCE)) >= {"outbox_100", "batches_100", "outbox_200"}
+    assert partitions(outbox)[0] == 300, "the third partition holds rows that are not sent"
+    with psycopg.connect(outbox) as tx:
+        assert tx.execute("select min(position) from tallymark.outbox").fetchone() == (200,)
+
+
+def test_what_was_sent_lately_stays(outbox: str, store: PostgresRelayStore) -> None:
+    add(outbox, 250)
+    lane = store.take("relay", 60)
+    assert lane is not None
+    send(store, lane, 250)
+    assert keep_house(outbox, A_WEEK) == ()
+    assert partitions(outbox)[0] == 100
+
+
+def test_a_parked_message_is_kept_as_a_copy_until_it_is_done_with(
+    outbox: str, store: PostgresRelayStore
+) -> None:
+    add(outbox, 150)
+    lane = store.take("relay", 60)
+    assert lane is not None
+    batch = Batch(0, 0, str(new_id()), BatchKind.RANGE, 0, 150, 150, Mode.SYNC, 150)
+    lane = store.advance(lane, claim=batch)
+    batch = store.exclude(lane, batch, Exclusion(failed={7: "too large"}))
+    store.advance(lane, mark=batch)
+    assert "outbox_100" in keep_house(outbox, AT_ONCE)
+    assert 100 in partitions(outbox, "parked")
+    with psycopg.connect(outbox) as tx:
+        tx.execute("update tallymark.parked set state = 'discarded'")
+    assert "parked_100" in keep_house(outbox, AT_ONCE)
+
+
+def test_a_batch_in_doubt_keeps_its_rows(outbox: str, store: PostgresRelayStore) -> None:
+    add(outbox, 150)
+    lane = store.take("relay", 60)
+    assert lane is not None
+    store.advance(lane, claim=Batch(0, 0, str(new_id()), BatchKind.RANGE, 0, 150, 150, Mode.SYNC, 150))
+    assert keep_house(outbox, AT_ONCE) == ()
+    assert partitions(outbox)[0] == 100
+
+
+def test_a_held_topic_keeps_its_rows(outbox: str, store: PostgresRelayStore) -> None:
+    add(outbox, 150)
+    lane = store.take("relay", 60)
+    assert lane is not None
+    batch = Batch(0, 0, str(new_id()), BatchKind.RANGE, 0, 150, 150, Mode.SYNC, 150)
+    lane = store.advance(lane, claim=batch)
+    batch = store.exclude(lane, batch, Exclusion(topics={"transfers": "there is no such topic"}))
+    store.advance(lane, mark=batch)
+    assert keep_house(outbox, AT_ONCE) == ()
+    assert partitions(outbox)[0] == 100
+
+
+def test_partitions_stand_ready_well_ahead_of_the_writers(outbox: str) -> None:
+    add(outbox, 1300)
+    Retention(outbox, keep=A_WEEK).run_once()
+    assert partitions(outbox)[-1] >= 1300 + 8 * ROWS
+
+
+def test_an_outbox_that_no_relay_has_kept_house_in_says_so_when_it_is_full(outbox: str) -> None:
+    with pytest.raises(Problem, match="no partition") as full:
+        add(outbox, 14 * ROWS)
+    assert "tallymark relay run" in full.value.remedy
+
+
+def test_a_quiet_outbox_moves_on_to_a_new_partition(outbox: str, store: PostgresRelayStore) -> None:
+    add(outbox, 3)
+    lane = store.take("relay", 60)
+    assert lane is not None
+    assert Retention(outbox, keep=A_WEEK).run_once().jumped_to is None, "its rows are young"
+    assert Retention(outbox, keep=AT_ONCE).run_once().jumped_to == 99
+    add(outbox, 1)
+    with psycopg.connect(outbox) as tx:
+        assert tx.execute("select max(position) from tallymark.outbox").fetchone() == (100,)
+    lane, _ = send(store, lane, 100)
+    assert "outbox_100" in keep_house(outbox, AT_ONCE)
+
+
+def test_a_drop_that_was_interrupted_is_finished_by_the_next_round(
+    outbox: str, store: PostgresRelayStore
+) -> None:
+    add(outbox, 150)
+    lane = store.take("relay", 60)
+    assert lane is not None
+    send(store, lane, 150)
+    with psycopg.connect(outbox, autocommit=True) as owner:
+        owner.execute("alter table tallymark.batches detach partition tallymark.batches_100 concurrently")
+        owner.execute("alter table tallymark.outbox detach partition tallymark.outbox_100 concurrently")
+    assert {"outbox_100", "batches_100"} <= set(keep_house(outbox, AT_ONCE))
+    with psycopg.connect(outbox) as tx:
+        assert tx.execute("select to_regclass('tallymark.outbox_100')").fetchone() == (None,)
+
+
+def test_a_writer_never_waits_for_it(outbox: str, store: PostgresRelayStore) -> None:
+    """A writer with an impatient lock_timeout goes on committing while partitions are made and dropped."""
+    add(outbox, 950)
+    lane = store.take("relay", 60)
+    assert lane is not None
+    done, added = threading.Event(), []
+
+    def write() -> None:
+        with psycopg.connect(outbox) as tx:
+            tx.execute("set lock_timeout = '500ms'")
+            tx.commit()
+            while not done.is_set():
+                PostgresWriter().add(tx, Entry(new_id(), "transfers", b"bob", b"{}", "{}"), AddOptions())
+                tx.commit()
+                added.append(1)
+
+    failures: list[BaseException] = []
+    before = threading.excepthook
+    threading.excepthook = lambda args: failures.append(args.exc_value or AssertionError("a writer failed"))
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        for upto in range(100, 1000, 100):
+            lane, _ = send(store, lane, upto)
+            keep_house(outbox, AT_ONCE)
+    finally:
+        done.set()
+        writer.join(30)
+        threading.excepthook = before
+    assert failures == []
+    assert added
+    assert partitions(outbox)[0] >= 900
