@@ -79,16 +79,18 @@ def alchemy_session(url: str) -> Iterator[Any]:
 
 
 def django_connection(url: str) -> Any:
-    """Django's default connection. One process can be told its databases once; so be it, one module uses it."""
+    """Django's default connection, to this database. A process is configured once; where it points can change."""
     import django
     from django import db
 
+    parts = conninfo_to_dict(url)
+    names = {"NAME": "dbname", "USER": "user", "PASSWORD": "password", "HOST": "host", "PORT": "port"}
+    default = {name: parts[part] for name, part in names.items()}
     if not settings.configured:
-        parts = conninfo_to_dict(url)
-        names = {"NAME": "dbname", "USER": "user", "PASSWORD": "password", "HOST": "host", "PORT": "port"}
-        default = {name: parts[part] for name, part in names.items()}
         settings.configure(DATABASES={"default": {"ENGINE": "django.db.backends.postgresql", **default}})
         django.setup()
+    db.connection.close()
+    db.connection.settings_dict.update(default)
     return db.connection
 
 

@@ -87,7 +87,8 @@ def test_autocommit_is_refused_and_an_explicit_transaction_is_not(path: Path) ->
 
 def with_autocommit(path: Path, value: bool) -> sqlite3.Connection:
     options: dict[str, Any] = {"autocommit": value}
-    return sqlite3.connect(path, **options)
+    connection: sqlite3.Connection = sqlite3.connect(path, **options)
+    return connection
 
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="sqlite3.connect(autocommit=) came with Python 3.12")

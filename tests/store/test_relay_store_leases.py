@@ -109,13 +109,15 @@ WRITES: dict[str, Write] = {
 }
 
 
+@pytest.mark.parametrize("taker", ["b", "a"])
 @pytest.mark.parametrize("write", WRITES)
-def test_a_stale_epoch_is_refused_and_changes_nothing(ground: Ground, write: str) -> None:
+def test_a_stale_epoch_is_refused_and_changes_nothing(ground: Ground, write: str, taker: str) -> None:
+    """Whoever took the lane since: another relay, or the same one anew."""
     ground.add(3)
     a, b = ground.store(), ground.store()
     old = a.advance(taken(a), claim=next_batch(taken_view(), 2, messages=2))
     a.release(old)
-    taken(b, "b")
+    taken(b, taker)
     before = everything(ground)
     with pytest.raises(Stale):
         WRITES[write](a, old)
