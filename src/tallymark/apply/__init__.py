@@ -1,2 +1,1 @@
-"""Handlers and the three schemes for applying once; retry, parking, dead letters.
-"""
+"""Handlers and the three schemes for applying once; retry, parking, dead letters."""

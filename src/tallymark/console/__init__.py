@@ -1,2 +1,1 @@
-"""Query API, metrics, pages.
-"""
+"""Query API, metrics, pages."""

@@ -1,2 +1,1 @@
-"""Rules over a snapshot of brokers, topics, clients and jobs.
-"""
+"""Rules over a snapshot of brokers, topics, clients and jobs."""

@@ -1,2 +1,1 @@
-"""The inbox: receive and keep; positions live in the consumer's database.
-"""
+"""The inbox: receive and keep; positions live in the consumer's database."""

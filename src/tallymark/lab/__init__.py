@@ -1,2 +1,1 @@
-"""Scenarios, faults, history, verdicts.
-"""
+"""Scenarios, faults, history, verdicts."""

@@ -1,2 +1,1 @@
-"""PySpark jobs: ingest, archive, reconcile, replay, resend. The only room that imports pyspark.
-"""
+"""PySpark jobs: ingest, archive, reconcile, replay, resend. The only room that imports pyspark."""

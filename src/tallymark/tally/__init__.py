@@ -1,2 +1,1 @@
-"""What counts as lost, doubled, reordered, late or altered: pure; certificates; resend.
-"""
+"""What counts as lost, doubled, reordered, late or altered: pure; certificates; resend."""
