@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from typing import Any
 
 import psycopg
 
@@ -86,6 +87,10 @@ class Backlog:
     def last_position(self) -> int:
         return int(self._one("select last_value - (not is_called)::int from tallymark.outbox_position"))
 
+    def receipts_topic(self) -> str:
+        """Where its relay keeps receipts: of no more use once the outbox is rewound."""
+        return f"tallymark.receipts.{self._one('select outbox_id::text from tallymark.outbox_identity')}"
+
     def sent(self) -> int:
         return int(self._one("select sum(sent) from tallymark.lanes"))
 
@@ -114,7 +119,7 @@ class Backlog:
             batches=len(rows),
         )
 
-    def _one(self, query: str) -> float:
+    def _one(self, query: str) -> Any:
         with psycopg.connect(self.url) as connection:
             row = connection.execute(query).fetchone()
         assert row is not None

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import os
 import tempfile
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
 if TYPE_CHECKING:
@@ -56,6 +58,28 @@ def fresh_topic(cluster: LocalCluster, *, partitions: int = PARTITIONS) -> Itera
         yield name
     finally:
         admin.delete_topics([name])[name].result(30)
+
+
+def empty_topic(cluster: LocalCluster, name: str, *, partitions: int = PARTITIONS) -> None:
+    """Delete a topic and make it anew: a million messages a repetition would fill the disk."""
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 3})
+    admin.delete_topics([name])[name].result(30)
+    deadline = time.monotonic() + 30
+    while True:
+        topic = NewTopic(name, num_partitions=partitions, replication_factor=3, config=_SAFE)
+        try:
+            admin.create_topics([topic])[name].result(30)
+            return
+        except KafkaException:  # the old one is still on its way out
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
+
+
+def delete_topic(cluster: LocalCluster, name: str) -> None:
+    """Delete a topic that a workload made for itself; one that was never made is no matter."""
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 3})
+    admin.delete_topics([name])[name].exception(30)
 
 
 @contextmanager

@@ -74,7 +74,7 @@ def _measured(context: Context, side: str, seconds: float) -> Delay:
             backlog = Backlog(url, topic, 1)
             backlog.rewind(1 if side == "one lane" else DEFAULT_LANES, covered=1)
             mode = "callback" if side == "callback" else "transactional"
-            with ready_relay(backlog, servers, mode=mode):
+            with ready_relay(backlog, context.cluster, mode=mode):
                 there = _paced("writers", topic, seconds, servers, url)
                 return reader.delay(there)
 

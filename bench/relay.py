@@ -14,7 +14,7 @@ from contextlib import ExitStack
 
 from bench.backlog import Backlog
 from bench.child import measure_child
-from bench.ground import fresh_database, fresh_topic
+from bench.ground import empty_topic, fresh_database, fresh_topic
 from bench.harness import Sample, interleave, rows_for
 from bench.registry import Context, benchmark
 from bench.relaychild import drain, ready_relay, sample_of
@@ -33,7 +33,6 @@ def relay(context: Context) -> Sequence[Row]:
 
 def _drains(context: Context) -> list[Row]:
     count, repetitions = (200_000, 3) if context.quick else (1_000_000, 5)
-    servers = context.cluster.bootstrap_servers
     starts: list[float] = []
 
     with ExitStack() as stack:
@@ -43,8 +42,9 @@ def _drains(context: Context) -> list[Row]:
 
         def ours(lanes: int, mode: str) -> Callable[[], Sample]:
             def measure() -> Sample:
-                drained, usage, start = drain(backlog, servers, lanes=lanes, mode=mode)
+                drained, usage, start = drain(backlog, context.cluster, lanes=lanes, mode=mode)
                 starts.append(start)
+                empty_topic(context.cluster, topic)
                 return sample_of(drained, usage, count)
 
             return measure
@@ -78,7 +78,6 @@ def _drains(context: Context) -> list[Row]:
 def _depth(context: Context) -> list[Row]:
     """The same relay with little and with much behind it."""
     deep, repetitions = (1_000_000, 3) if context.quick else (5_000_000, 5)
-    servers = context.cluster.bootstrap_servers
     with ExitStack() as stack:
         topic = stack.enter_context(fresh_topic(context.cluster))
         context.progress(f"filling outboxes with {NEAR:,} and {deep:,} rows")
@@ -87,7 +86,8 @@ def _depth(context: Context) -> list[Row]:
 
         def at(backlog: Backlog, limit: int) -> Callable[[], Sample]:
             def measure() -> Sample:
-                drained, usage, _ = drain(backlog, servers, lanes=1, limit=limit)
+                drained, usage, _ = drain(backlog, context.cluster, lanes=1, limit=limit)
+                empty_topic(context.cluster, topic)
                 return sample_of(drained, usage, drained.count)
 
             return measure
@@ -115,7 +115,6 @@ def _depth(context: Context) -> list[Row]:
 def _writers(context: Context) -> list[Row]:
     """Sixteen writers with the relay on their outbox, against the relay doing the same work on a twin of it."""
     seconds, rows, repetitions = (5, 100_000, 3) if context.quick else (15, 300_000, 5)
-    servers = context.cluster.bootstrap_servers
     with ExitStack() as stack:
         topic = stack.enter_context(fresh_topic(context.cluster))
         context.progress("filling the twin outbox")
@@ -127,7 +126,7 @@ def _writers(context: Context) -> list[Row]:
                 own.rewind(DEFAULT_LANES, covered=own.last_position())
                 twin.rewind(DEFAULT_LANES)
                 twin.set_sequence(0)
-                with ready_relay(beside, servers):
+                with ready_relay(beside, context.cluster):
                     usage = measure_child(
                         [sys.executable, "-m", "bench.crowd", str(seconds), topic],
                         env={"BENCH_DATABASE": own.url, "BENCH_TWIN": twin.url},

@@ -6,11 +6,16 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from bench.backlog import Backlog, Drained, now
 from bench.child import Child, Usage, start_child
+from bench.ground import delete_topic
 from bench.harness import Sample
 from tallymark.errors import Problem
+
+if TYPE_CHECKING:
+    from tallymark.local.cluster import LocalCluster
 
 _LOOK_S = 0.1
 
@@ -40,26 +45,28 @@ def until(child: Child, condition: Callable[[], bool], *, within: float, what: s
 
 
 @contextmanager
-def ready_relay(backlog: Backlog, bootstrap_servers: str, **settings: object) -> Iterator[Child]:
+def ready_relay(backlog: Backlog, cluster: LocalCluster, **settings: object) -> Iterator[Child]:
     """A relay that holds every lane and has sent each lane's first receipt."""
-    with running_relay(backlog.url, bootstrap_servers, **settings) as child:
+    with running_relay(backlog.url, cluster.bootstrap_servers, **settings) as child:
         until(child, backlog.owned, within=60, what="every lane is owned")
         yield child
         child.stop()
         child.finish(timeout=60)
+    delete_topic(cluster, backlog.receipts_topic())
 
 
 def drain(
-    backlog: Backlog, bootstrap_servers: str, *, lanes: int, limit: int | None = None, **settings: object
+    backlog: Backlog, cluster: LocalCluster, *, lanes: int, limit: int | None = None, **settings: object
 ) -> tuple[Drained, Usage, float]:
     """Let a relay work until `limit` messages (or all) are sent; its figures, its usage, and its start-up time."""
     backlog.rewind(lanes)
     goal = min(limit or backlog.count, backlog.count)
     began = now()
-    with running_relay(backlog.url, bootstrap_servers, **settings) as child:
+    with running_relay(backlog.url, cluster.bootstrap_servers, **settings) as child:
         until(child, lambda: backlog.sent() >= goal, within=600, what=f"{goal} messages are sent")
         child.stop()
         usage = child.finish(timeout=60)
+    delete_topic(cluster, backlog.receipts_topic())
     drained = backlog.drained()
     return drained, usage, drained.first_claim - began
 

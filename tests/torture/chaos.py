@@ -94,8 +94,8 @@ class Chaos:
         self._fleet.pick().kill()
 
     def _kill_all(self) -> None:
-        for _ in range(10):
-            self._fleet.pick().kill()
+        for child in self._fleet.children:
+            child.kill()
 
     def _term_relay(self) -> None:
         child = self._fleet.pick()

@@ -58,8 +58,8 @@ class Fleet:
         self._bury()
 
     @property
-    def pids(self) -> list[int]:
-        return [member.child.pid for member in self._members if member.child.is_alive()]
+    def children(self) -> list[Child]:
+        return [member.child for member in self._members]
 
     def pick(self) -> Child:
         return self._random.choice(self._members).child

@@ -158,6 +158,7 @@ def _run(
         commits={
             "committed": sum(len(record.committed) for record in records),
             "rolled_back": sum(len(record.rolled_back) for record in records),
+            "savepoints_undone": sum(len(record.undone) for record in records),
             "unknown": sum(len(record.unknown) for record in records),
             "deadlocks": sum(record.deadlocks for record in records),
         },
@@ -200,7 +201,7 @@ def _judge_ledger(present: set[str], records: Sequence[writers.Record]) -> list[
         ]
         found += [
             f"{id_} was rolled back, and is there"
-            for ids in record.rolled_back
+            for ids in record.rolled_back + record.undone
             for id_ in ids
             if id_ in present
         ]

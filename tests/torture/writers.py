@@ -30,6 +30,8 @@ class Record:
     committed: list[list[str]] = field(default_factory=list)
     rolled_back: list[list[str]] = field(default_factory=list)
     unknown: list[list[str]] = field(default_factory=list)
+    # Rolled back to a savepoint, in a transaction that went on.
+    undone: list[list[str]] = field(default_factory=list)
     deadlocks: int = 0
 
 
@@ -87,7 +89,8 @@ class Writer(threading.Thread):
         except psycopg.OperationalError:  # before the commit was asked for: nothing of it can be there
             self.record.rolled_back.append(kept + dropped)
             raise
-        self.record.rolled_back.append(dropped)
+        if dropped:
+            self.record.undone.append(dropped)
         try:
             connection.commit()
         except psycopg.OperationalError:
