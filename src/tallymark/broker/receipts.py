@@ -21,7 +21,7 @@ from tallymark.broker.kafka import (
     TopicPartition,
 )
 from tallymark.broker.safety import Purpose, judge, refused
-from tallymark.errors import Inconsistent, OutcomeUnknown, Problem
+from tallymark.errors import Inconsistent, OutcomeUnknown, Problem, Unreachable
 from tallymark.relay.ports import Batch, Identity, Receipt
 
 FORMAT = 1
@@ -75,7 +75,8 @@ def prepare(
     """Make the receipts topic, or check that it is the one recorded and safe; gives back its topic id."""
     admin = AdminClient(profiles.admin(client))
     name = topic_of(identity, prefix)
-    facts = topics.describe(admin, [name]).get(name)
+    # One that is recorded, or was just made, may be unknown to the broker that is asked for a moment.
+    facts = topics.describe(admin, [name], patience=_WAIT_S if identity.receipts_topic_id else 0).get(name)
     if facts is None:
         if identity.receipts_topic_id is not None:
             raise Inconsistent(
@@ -84,7 +85,9 @@ def prepare(
             )
         spec = topics.TopicSpec(name, identity.lanes, copies, Purpose.RECEIPTS)
         topics.create(admin, spec)
-        facts = topics.describe(admin, [name])[name]
+        facts = topics.describe(admin, [name], patience=_WAIT_S).get(name)
+        if facts is None:
+            raise Unreachable(f"the receipts topic {name} was made and cannot be seen", remedy="try again")
     if identity.receipts_topic_id not in (None, facts.topic_id):
         raise Inconsistent(
             f"the receipts topic {name} was recreated (id {facts.topic_id}, recorded {identity.receipts_topic_id})",
