@@ -48,8 +48,7 @@ def _headers(text: str) -> tuple[tuple[str, str | bytes | None], ...]:
     return tuple(kafka_headers(text))
 
 
-_FLUSH_SLICE_S = 1.0
-_ABORT_S = 30.0
+_FLUSH_SLICE_S = 0.5
 # What Kafka adds to a message beside its key, value and headers, at most.
 _OVERHEAD = 512
 
@@ -194,9 +193,9 @@ class KafkaPublisher:
 
     def _commit(self, flight: _Flight) -> Outcome:
         if flight.failures or flight.invalid:
-            self._producer.abort_transaction(_ABORT_S)
+            self._start_afresh()
             return self._why_refused(flight)
-        self._flush()
+        self._flush(flight)
         reached("relay.before_kafka_commit")
         deadline = time.monotonic() + self._settings.transaction_timeout_s
         while True:
@@ -209,29 +208,40 @@ class KafkaPublisher:
                     continue
                 if not cause.txn_requires_abort():
                     raise
-                self._producer.abort_transaction(_ABORT_S)
                 if scope_of(cause.code()) is Scope.PASSING:
                     return Unknown(str(faults.explain(cause)))
+                self._start_afresh()
                 return self._why_refused(flight)
         reached("relay.after_kafka_commit")
         return Sent(flight.receipt)
 
     def _why_refused(self, flight: _Flight) -> Outcome:
         """Nothing is in the log. Produce once more, with callbacks, and abort, to learn which messages it was."""
-        probe = _Flight(flight.batch, flight.rows)
-        self._producer.begin_transaction()
-        self._produce(probe, careful=True)
-        self._flush()
-        self._producer.abort_transaction(_ABORT_S)
-        return self._judge(probe, self._fails_alone)
+        return self._judge(self._probe(flight.rows), self._fails_alone)
 
     def _fails_alone(self, row: Row) -> bool:
-        probe = _Flight(None, [row])
+        return bool(self._probe([row]).failures)
+
+    def _probe(self, rows: Sequence[Row]) -> _Flight:
+        """Ends with the first failure: after it the client sends nothing more, and waiting is for the time-out only."""
+        probe = _Flight(None, rows)
         self._producer.begin_transaction()
         self._produce(probe, careful=True)
-        self._flush()
-        self._producer.abort_transaction(_ABORT_S)
-        return bool(probe.failures)
+        while probe.unacknowledged and not probe.failures:
+            self._producer.poll(0.05)
+        seen = list(probe.failures)
+        self._start_afresh()  # what it purges is reported as failed too, and is not
+        probe.failures = seen
+        return probe
+
+    def _start_afresh(self) -> None:
+        """Nothing of the open transaction remains: a new producer aborts it when it fences this one.
+
+        A client that had a message refused may take its whole time-out to abort, and counts on from the refused one.
+        """
+        self.close()
+        self._producer = Producer(self._profile())
+        self._producer.init_transactions(self._settings.transaction_timeout_s)
 
     # Without one
 
@@ -271,9 +281,23 @@ class KafkaPublisher:
             str(faults.explain(passing)) if passing else "the batch was refused, no single message is"
         )
 
-    def _flush(self) -> None:
-        while self._producer.flush(_FLUSH_SLICE_S):
-            pass
+    def _flush(self, flight: _Flight) -> None:
+        """Until all is acknowledged, or the transaction has failed: then the client sends nothing more of it."""
+        left = self._producer.flush(_FLUSH_SLICE_S)
+        while left:
+            before, left = left, self._producer.flush(_FLUSH_SLICE_S)
+            if left >= before and self._has_failed(flight):
+                return
+
+    def _has_failed(self, flight: _Flight) -> bool:
+        """A failed transaction takes no more messages; to one that has not, its receipt again says nothing new."""
+        if flight.batch is None:
+            return False
+        try:
+            self._produce_receipt(flight, flight.batch)
+        except KafkaException:
+            return True
+        return False
 
     def _profile(self) -> profiles.Profile:
         s = self._settings

@@ -96,6 +96,7 @@ class Dispatcher:
             if not self._policy.transactional:  # everything else is in the log already
                 self._ledger.sent(batch, None)
                 return batch.messages
+            self._ledger.recheck()  # to learn which messages it was, the publisher fenced anew
             self.publisher.send(batch, rows)
 
     def drain(self) -> int:
