@@ -1,0 +1,252 @@
+"""What fails on its own, and what fails for its topic's sake (pitfalls 6 and 7): nobody innocent is harmed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import uuid
+
+import pytest
+
+from tallymark.broker.kafka import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from tests.cli.conftest import Run
+from tests.conftest import MakeTopic
+from tests.relay.conftest import MakeGround
+from tests.relay.ground import QUICK, Ground, until_idle
+from tests.waiting import wait_for
+
+SMALL = 20_000
+
+
+def set_limit(admin: AdminClient, topic: str, size: int) -> None:
+    """max.message.bytes of a topic, changed while it is in use."""
+    entry = ConfigEntry("max.message.bytes", str(size), incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+    for future in admin.incremental_alter_configs([resource]).values():
+        future.result(20)
+
+
+def add_large(ground: Ground, key: str, size: int = 2 * SMALL) -> str:
+    """A message that `add` would refuse, written by plain SQL as another service might."""
+    id_ = str(uuid.uuid4())
+    ground.query(
+        "insert into tallymark.outbox (id, topic, key, value) values (%s, %s, %s, %s)",
+        *(id_, ground.topic, key.encode(), os.urandom(size)),
+    )
+    return id_
+
+
+def parked(ground: Ground) -> dict[str, int]:
+    return dict(ground.query("select state, count(*) from tallymark.parked group by state"))
+
+
+def test_a_limit_lowered_under_a_running_relay_parks_no_innocent_message(
+    ground: Ground, admin: AdminClient
+) -> None:
+    """Record batches were too large, their messages are not: none is parked, all are sent in smaller ones."""
+    with ground.relay(batch_messages=2000) as relay:
+        ground.add(100, size=200)
+        ground.wait_sent()
+        set_limit(admin, ground.topic, SMALL)
+        ground.add(1000, size=200)
+        ground.wait_sent(90)
+        assert parked(ground) == {}, relay.output
+    found = ground.compare()
+    assert found.expected == 1100
+    assert found.is_clean, found
+
+
+@pytest.fixture
+def with_one_too_large(ground: Ground, admin: AdminClient) -> tuple[Ground, str]:
+    """Messages of twelve keys in many batches, and near the front one that is truly too large."""
+    set_limit(admin, ground.topic, SMALL)
+    ground.add(15)
+    large = add_large(ground, "key-3")
+    ground.add(120)
+    return ground, large
+
+
+def test_a_message_too_large_is_parked_and_only_its_key_waits(
+    with_one_too_large: tuple[Ground, str], admin: AdminClient, run: Run
+) -> None:
+    ground, large = with_one_too_large
+    with ground.relay(batch_messages=20) as relay:
+        wait_for(lambda: parked(ground) == {"failed": 1, "waiting": 10}, what="it is parked, its key waits")
+        wait_for(
+            lambda: ground.value("select min(covered) from tallymark.lanes") >= ground.last_position(),
+            what="the others went on",
+        )
+        listed = run("failed", "list", "--database", ground.url, "--json").json
+        assert [(each["id"], each["behind"], each["state"]) for each in listed] == [(large, 10, "failed")]
+        assert "too large" in listed[0]["reason"].lower()
+        set_limit(admin, ground.topic, 1_048_588)
+        assert run("failed", "retry", large, "--database", ground.url).code == 0
+        ground.wait_sent()
+        assert relay.is_alive()
+    found = ground.compare()
+    assert found.expected == 136
+    assert found.is_clean, "the key's queue came in another order than it was added"
+
+
+def test_nothing_of_a_parked_key_overtakes_it(with_one_too_large: tuple[Ground, str]) -> None:
+    """The next batch was read ahead before the key was parked: it is filtered when it is produced (pitfall 6)."""
+    ground, _ = with_one_too_large
+    with ground.relay(batch_messages=20):
+        wait_for(lambda: parked(ground) == {"failed": 1, "waiting": 10}, what="it is parked, its key waits")
+        wait_for(
+            lambda: (
+                ground.value(
+                    "select count(*) from tallymark.batches where state = 'sending'"
+                    " or (select min(covered) from tallymark.lanes) < %s",
+                    ground.last_position(),
+                )
+                == 0
+            ),
+            what="all batches are marked",
+        )
+    position = ground.value("select position from tallymark.parked where state = 'failed'")
+    behind = [record for record in ground.log() if record.key == b"key-3" and record.position > position]
+    assert behind == []
+
+
+def test_discarding_releases_the_queue_and_leaves_an_audit_row(
+    with_one_too_large: tuple[Ground, str], run: Run
+) -> None:
+    ground, large = with_one_too_large
+    with ground.relay(batch_messages=20):
+        wait_for(lambda: parked(ground) == {"failed": 1, "waiting": 10}, what="it is parked, its key waits")
+        refused = run("failed", "discard", large, "--yes", "--database", ground.url)
+        assert (refused.code, "needs a reason" in refused.err) == (2, True)
+        done = run("failed", "discard", large, "--yes", "--reason", "a scan", "--database", ground.url)
+        assert done.code == 0, done.err
+        ground.wait_sent()
+    assert ground.compare().is_clean
+    assert large not in {record.id for record in ground.log()}
+    audit = ground.query("select action, subject, reason, who <> '' from tallymark.audit")
+    assert audit == [("failed.discard", large, "a scan", True)]
+    shown = run("outbox", "show", large, "--json", "--database", ground.url)
+    assert shown.json["state"] == "discarded"
+
+
+@pytest.mark.parametrize("point", ["relay.after_kafka_commit:2", "relay.before_kafka_commit:3"])
+def test_an_exclusion_is_written_before_kafka_commits(
+    with_one_too_large: tuple[Ground, str], admin: AdminClient, run: Run, point: str
+) -> None:
+    """A crash around the commit of a batch that lost a message: the message is parked, not taken for sent."""
+    ground, large = with_one_too_large
+    with ground.relay(crash_point=point) as relay:
+        assert relay.wait() == -signal.SIGKILL, relay.output
+    assert ground.query("select id::text from tallymark.parked where state = 'failed'") == [(large,)]
+    with ground.relay():
+        wait_for(
+            lambda: ground.value("select min(covered) from tallymark.lanes") >= ground.last_position(),
+            what="the others are sent",
+        )
+        assert parked(ground) == {"failed": 1, "waiting": 10}
+        set_limit(admin, ground.topic, 1_048_588)
+        assert run("failed", "retry", "--all", "--database", ground.url).code == 0
+        ground.wait_sent()
+    assert ground.compare().is_clean
+
+
+def test_with_skip_later_messages_of_a_parked_key_go_on(with_one_too_large: tuple[Ground, str]) -> None:
+    ground, large = with_one_too_large
+    with ground.relay(on_park="skip"):
+        wait_for(
+            lambda: (
+                ground.value("select min(covered) from tallymark.lanes") >= ground.last_position()
+                and not ground.value("select count(*) from tallymark.batches where state = 'sending'")
+            ),
+            what="the others are sent",
+        )
+    assert parked(ground) == {"failed": 1}
+    found = ground.compare()
+    assert (found.missing, len(found.doubled), found.reordered) == (frozenset({large}), 0, ())
+
+
+@pytest.mark.parametrize("mode", ["callback", "sync"])
+def test_without_transactions_too_the_rest_of_the_batch_goes(
+    with_one_too_large: tuple[Ground, str], mode: str
+) -> None:
+    ground, large = with_one_too_large
+    with ground.relay(mode=mode, on_park="skip"):
+        wait_for(lambda: parked(ground) == {"failed": 1}, what="it is parked")
+        wait_for(
+            lambda: (
+                ground.value("select min(covered) from tallymark.lanes") >= ground.last_position()
+                and not ground.value("select count(*) from tallymark.batches where state = 'sending'")
+            ),
+            what="the others are sent",
+        )
+    found = ground.compare()
+    assert found.missing == frozenset({large})
+
+
+def test_an_unknown_topic_is_held_in_one_row_and_caught_up_in_order(
+    make_ground: MakeGround, admin: AdminClient, run: Run
+) -> None:
+    ground = make_ground()
+    missing = f"not-yet-{uuid.uuid4().hex[:8]}"
+    try:
+        with ground.worker() as worker:
+            for _ in range(4):  # in several batches, between those of a topic that is there
+                ground.add(30)
+                ground.add(30, topic=missing)
+            until_idle(worker)
+            assert ground.query("select lane, topic, state from tallymark.topic_holds") == [
+                (0, missing, "held")
+            ]
+            assert parked(ground) == {}
+            assert len(ground.log()) == 120
+            held = ground.operators.status().held_topics[0]
+            assert (held.topic, held.reason) == (missing, f"there is no topic {missing}")
+            create = ("topics", "create", missing, "--bootstrap-servers", ground.servers, "--partitions", "3")
+            assert run(*create).code == 0
+            ground.add(30, topic=missing)
+            wait_for(lambda: until_idle(worker) or ground.query("select 1 from tallymark.topic_holds") == [])
+            until_idle(worker)
+            assert ground.query("select 1 from tallymark.topic_holds") == []
+            assert parked(ground) == {}
+        ground.topics.append(missing)
+        found = ground.compare()
+        assert found.expected == 270
+        assert found.is_clean, found
+    finally:
+        admin.delete_topics([missing])[missing].exception(30)
+
+
+def test_a_risky_topic_is_held_unless_the_risk_is_accepted(
+    make_ground: MakeGround, make_topic: MakeTopic, run: Run
+) -> None:
+    ground = make_ground()
+    risky = make_topic(min_insync_replicas="1")
+    ground.add(20, topic=risky)
+    with ground.worker(QUICK) as worker:
+        until_idle(worker)
+    held = ground.operators.status().held_topics
+    assert [each.topic for each in held] == [risky]
+    assert "--accept-risk min.insync.replicas" in held[0].reason
+    ground.topics.append(risky)
+    assert ground.log() == []
+    ground.query("update tallymark.lanes set owner = null")
+    with ground.relay("--accept-risk", "min.insync.replicas") as relay:
+        ground.wait_sent()
+        told = run("relay", "status", "--database", ground.url)
+        assert "accepted risks: min.insync.replicas" in " ".join(told.out.split())
+        assert "accepted risk: min.insync.replicas" in relay.output
+    assert ground.compare().is_clean
+
+
+def test_headers_that_cannot_be_sent_park_their_message(ground: Ground) -> None:
+    bad = str(uuid.uuid4())
+    ground.add(5)
+    ground.query(
+        "insert into tallymark.outbox (id, topic, key, headers) values (%s, %s, 'odd', %s)",
+        *(bad, ground.topic, '{"a": null}'),
+    )
+    ground.add(5)
+    with ground.worker() as worker:
+        until_idle(worker)
+    reasons = ground.query("select id::text, reason from tallymark.parked")
+    assert [(id_, "headers cannot be sent" in why) for id_, why in reasons] == [(bad, True)]
+    assert ground.compare().missing == frozenset({bad})
