@@ -29,6 +29,10 @@ def init(
         int | None,
         typer.Option(min=1, max=256, help="Lanes of a new outbox; later it is the relay's to change."),
     ] = None,
+    notify: Annotated[
+        bool | None,
+        typer.Option("--notify/--no-notify", help="Whether writers wake relays by NOTIFY (docs/relay.md)."),
+    ] = None,
     grants: Annotated[
         bool,
         typer.Option("--grants", help="Also make the least-privilege roles and grant them their rights."),
@@ -53,6 +57,7 @@ def init(
         role=role or chosen.role,
         dry_run=dry_run,
         lanes=lanes,
+        notify=notify,
     )
     if grants:
         script = migrations.grants(done.schema)

@@ -13,12 +13,13 @@ import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Any, Literal
 
 from tallymark.errors import UsageError
 from tallymark.lifecycle import MessageState
 from tallymark.message import Encode, Entry, HeaderValue, encoded, encoded_key, headers_json, new_id
-from tallymark.outbox.ports import AddOptions, MessageStatus, OutboxWriter
+from tallymark.outbox.ports import PLAIN, AddOptions, MessageStatus, OutboxWriter
 from tallymark.outbox.tracing import current_traceparent
 
 # Kafka's own rule for topic names.
@@ -131,11 +132,16 @@ class Outbox:
 
 
 def _check_topic(topic: Any) -> None:
-    if not isinstance(topic, str) or not topic or len(topic) > 249 or not _TOPIC_LETTERS.issuperset(topic):
+    if not isinstance(topic, str) or not _is_name(topic):
         raise UsageError(
             f"{topic!r} is not a topic's name",
             remedy="use up to 249 letters, digits, dots, underscores and hyphens",
         )
+
+
+@lru_cache(maxsize=1024)
+def _is_name(topic: str) -> bool:
+    return 0 < len(topic) <= 249 and _TOPIC_LETTERS.issuperset(topic)
 
 
 def _options(
@@ -145,6 +151,8 @@ def _options(
     serialize_key: bool,
     deliver_after: datetime | timedelta | None,
 ) -> AddOptions:
+    if dedup_key is None and if_exists == "refuse" and not serialize_key and deliver_after is None:
+        return PLAIN
     if if_exists not in ("refuse", "ignore"):
         raise UsageError(f"if_exists={if_exists!r} is not known", remedy='use "refuse" or "ignore"')
     if if_exists == "ignore" and dedup_key is None:

@@ -22,6 +22,10 @@ class AddOptions:
     due_at: datetime | None = None
 
 
+# What most messages are added with: no options at all.
+PLAIN = AddOptions()
+
+
 @dataclass(frozen=True, slots=True)
 class MessageStatus:
     """What became of one message of the outbox."""

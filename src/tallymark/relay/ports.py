@@ -24,6 +24,8 @@ class Identity:
     outbox_id: str
     lanes: int
     receipts_topic_id: str | None
+    # Whether writers wake relays when they commit.
+    notify: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,9 +244,6 @@ class RelayStore(Protocol):
     # Upkeep
     def move_due(self, limit: int) -> int:
         """Move delayed messages whose time has come into the outbox."""
-
-    def set_notify(self, notify: bool) -> None:
-        """Whether writers wake relays when they commit."""
 
     def listen(self, seconds: float) -> bool:
         """Whether a writer called within `seconds`."""

@@ -79,6 +79,11 @@ class Relay:
                 f"this relay is set to {self._config.lanes} lanes, the outbox has {identity.lanes}",
                 remedy="leave lanes out of the settings, or change the outbox with `tallymark relay lanes`",
             )
+        if self._config.notify and not identity.notify:
+            raise UsageError(
+                "this relay waits to be woken, and the outbox wakes nobody",
+                remedy="run `tallymark init --notify`, or leave relay.notify out of the settings",
+            )
         if self._config.policy.transactional:
             topic_id = self._kafka.prepare_receipts(identity)
             if identity.receipts_topic_id is None:
@@ -86,7 +91,6 @@ class Relay:
                 identity = self._store.identity()
                 if identity.receipts_topic_id != topic_id:
                     raise Inconsistent("the receipts topic was recreated while this relay started")
-        self._store.set_notify(self._config.notify)
         self._frontier = Frontier(self._stores("frontier"), poll_s=self._config.poll_s)
         self._identity = identity
         return identity

@@ -9,6 +9,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from datetime import timedelta
 
+from tallymark.errors import UsageError
 from tallymark.lifecycle import Role
 from tallymark.outbox.ports import MessageStatus
 from tallymark.relay.ports import RelayStore
@@ -45,12 +46,22 @@ def stores_for(url: str, *, schema: str = "tallymark", keep: timedelta, owner: s
 
 
 def migrate_for(
-    url: str, *, schema: str, role: Role, dry_run: bool = False, lanes: int | None = None
+    url: str,
+    *,
+    schema: str,
+    role: Role,
+    dry_run: bool = False,
+    lanes: int | None = None,
+    notify: bool | None = None,
 ) -> MigrationReport:
     """Create or migrate the tables behind a URL."""
     if is_sqlite(url):
+        if notify:
+            raise UsageError(
+                "SQLite wakes nobody", remedy="leave --notify out: its relay looks every few milliseconds"
+            )
         return report(path_of(url), schema=schema, role=role, dry_run=dry_run, lanes=lanes)
-    return migrate(url, schema=schema, role=role, dry_run=dry_run, lanes=lanes)
+    return migrate(url, schema=schema, role=role, dry_run=dry_run, lanes=lanes, notify=notify)
 
 
 def operators_for(url: str, *, schema: str = "tallymark") -> AnyOperators:

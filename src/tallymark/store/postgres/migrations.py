@@ -19,7 +19,8 @@ from tallymark.lifecycle import Role
 from tallymark.store.postgres.connection import Connection, connect, explain
 from tallymark.store.queries import checked_schema
 
-DEFAULT_LANES = 4
+# One lane has the least latency, and one relay's worth of throughput; more lanes are for more relays.
+DEFAULT_LANES = 1
 # Rows that one partition of the outbox holds, and how many partitions stand ready before any relay has run.
 PARTITION_ROWS = 1_000_000
 PARTITIONS_AHEAD = 32
@@ -77,6 +78,7 @@ def migrate(
     role: Role = Role.BOTH,
     dry_run: bool = False,
     lanes: int | None = None,
+    notify: bool | None = None,
     partition_rows: int = PARTITION_ROWS,
     partitions_ahead: int = PARTITIONS_AHEAD,
 ) -> MigrationReport:
@@ -93,14 +95,19 @@ def migrate(
             before = applied_versions(connection, schema)
             _refuse_newer(schema, before)
             todo = [m for m in known() if m.version not in before and m.serves(role)]
-            sql = "\n\n".join(f"-- {m.version:04} {m.name}\n{_filled(m, schema)}" for m in todo)
+            # The tag starts the keys of our floors: random, so that two schemas of one database differ.
+            tag = 1 + secrets.randbelow(32767)
+            scripts = {m: m.sql.replace("{schema}", schema).replace("{tag}", str(tag)) for m in todo}
+            sql = "\n\n".join(f"-- {m.version:04} {m.name}\n{script}" for m, script in scripts.items())
             if not dry_run:
-                for migration in todo:
-                    _apply(connection, migration, schema)
+                for migration, script in scripts.items():
+                    _apply(connection, migration, script, schema)
                 if any(m.name == "outbox" for m in todo):
                     _found_outbox(
-                        connection, schema, lanes or DEFAULT_LANES, partition_rows, partitions_ahead
+                        connection, schema, tag, lanes or DEFAULT_LANES, partition_rows, partitions_ahead
                     )
+                if notify is not None:
+                    _set_notify(connection, schema, notify)
             identity = _identity(connection, schema) if not dry_run else None
             if identity and lanes is not None and identity[1] != lanes:
                 raise UsageError(
@@ -168,27 +175,35 @@ def _refuse_newer(schema: str, applied: set[int]) -> None:
         )
 
 
-def _filled(migration: Migration, schema: str) -> str:
-    return migration.sql.replace("{schema}", schema)
-
-
-def _apply(connection: Connection, migration: Migration, schema: str) -> None:
+def _apply(connection: Connection, migration: Migration, script: str, schema: str) -> None:
     # A file of several statements: bytes take psycopg's simple protocol, with no parameters.
-    connection.execute(_filled(migration, schema).encode())
+    connection.execute(script.encode())
     connection.execute(
         f"insert into {schema}.migrations (version, name, role) values (%s, %s, %s)",
         [migration.version, migration.name, str(migration.role)],
     )
 
 
-def _found_outbox(connection: Connection, schema: str, lanes: int, partition_rows: int, ahead: int) -> None:
-    # The tag starts the keys of our floors: random, so that two schemas of one database differ.
+def _found_outbox(
+    connection: Connection, schema: str, tag: int, lanes: int, partition_rows: int, ahead: int
+) -> None:
     connection.execute(
         f"insert into {schema}.outbox_identity (tag, lanes, partition_rows) values (%s, %s, %s)",
-        [1 + secrets.randbelow(32767), lanes, partition_rows],
+        [tag, lanes, partition_rows],
     )
     connection.execute(f"insert into {schema}.lanes (lane) select generate_series(0, %s - 1)", [lanes])
     connection.execute(f"select {schema}.make_partitions(%s)", [partition_rows * (ahead - 1)])
+
+
+def _set_notify(connection: Connection, schema: str, notify: bool) -> None:
+    """Whether writers wake relays: a trigger that is there or not, so that those who do without pay nothing."""
+    connection.execute(f"drop trigger if exists outbox_wake on {schema}.outbox")
+    if notify:
+        connection.execute(
+            f"create trigger outbox_wake after insert on {schema}.outbox"
+            f" for each statement execute function {schema}.outbox_wake()"
+        )
+    connection.execute(f"update {schema}.outbox_identity set notify = %s", [notify])
 
 
 def _identity(connection: Connection, schema: str) -> tuple[str, int] | None:

@@ -4,9 +4,15 @@ select {schema}.outbox_add(
     cast(%s as text), cast(%s as bytea), cast(%s as bytea), cast(%s as json), cast(%s as uuid), cast(%s as integer),
     cast(%s as text), cast(%s as text), cast(%s as boolean), cast(%s as timestamptz))
 
+-- name: insert
+-- One message with no options: a plain INSERT, for the function's own cost would be felt.
+insert into {schema}.outbox (id, topic, key, value, headers, partition)
+values (cast(%s as uuid), cast(%s as text), cast(%s as bytea), cast(%s as bytea), cast(%s as json), cast(%s as integer))
+returning id
+
 -- name: copy
 -- Many messages. The statement trigger takes the floor before the first position is drawn, for COPY too.
-copy {schema}.outbox (id, topic, key, value, headers, partition) from stdin
+copy {schema}.outbox (id, topic, key, value, headers, partition) from stdin (format binary)
 
 -- name: limits
 -- What topics take, where a relay has recorded it.

@@ -1,9 +1,5 @@
 -- name: identity
-select outbox_id::text, lanes, receipts_topic_id from {schema}.outbox_identity
-
--- name: set_notify
--- From now on writers wake relays, or no longer.
-update {schema}.outbox_identity set notify = %(notify)s where notify <> %(notify)s
+select outbox_id::text, lanes, receipts_topic_id, notify from {schema}.outbox_identity
 
 -- name: listen
 listen {schema}_outbox

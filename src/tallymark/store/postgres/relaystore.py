@@ -255,9 +255,6 @@ class PostgresRelayStore:
     def move_due(self, limit: int) -> int:
         return self._db.count("move_due", {"limit": limit})
 
-    def set_notify(self, notify: bool) -> None:
-        self._db.rows("set_notify", {"notify": notify})
-
     def listen(self, seconds: float) -> bool:
         return self._db.listen("listen", seconds)
 

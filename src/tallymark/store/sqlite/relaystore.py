@@ -274,9 +274,6 @@ class SqliteRelayStore:
                 self._db.rows("moved", {"id": id_})
         return len(due)
 
-    def set_notify(self, notify: bool) -> None:
-        """Nothing to set: SQLite counts the commits of others by itself."""
-
     def listen(self, seconds: float) -> bool:
         deadline = time.monotonic() + seconds
         while (version := self._db.row("data_version")[0]) == self._heard and time.monotonic() < deadline:

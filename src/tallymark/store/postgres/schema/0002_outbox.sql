@@ -168,24 +168,27 @@ create table {schema}.topics (
 -- The floor: a shared advisory lock, once per writing transaction and before its first position is drawn, whose
 -- key holds the sequence's value of that moment. A relay never reads past the lowest floor. set_config(.., true)
 -- reverts with ROLLBACK TO SAVEPOINT, just as the lock does.
+--
+-- It runs in every writing transaction, so it is made of plain expressions, with the outbox's tag as a constant.
 create function {schema}.outbox_take_floor() returns trigger
     language plpgsql security definer set search_path = pg_catalog as $$
 declare
-    flag constant text := 'tallymark.floor_' || tg_relid::text;
-    tag  bigint;
-    wake boolean;
-    last bigint;
+    done text;
 begin
-    if current_setting(flag, true) = 'taken' then
+    if current_setting('tallymark.floor_{schema}', true) = 'taken' then
         return null;
     end if;
-    select i.tag, i.notify into strict tag, wake from {schema}.outbox_identity i;
-    select s.last_value - (not s.is_called)::integer into last from {schema}.outbox_position s;
-    perform pg_advisory_xact_lock_shared((tag << 48) | last);
-    perform set_config(flag, 'taken', true);
-    if wake then
-        perform pg_notify('{schema}_outbox', '');
-    end if;
+    -- pg_sequence_last_value is null before the first position is drawn.
+    done := pg_advisory_xact_lock_shared(({tag}::bigint << 48)
+        | coalesce(pg_sequence_last_value('{schema}.outbox_position'::regclass), 0));
+    done := set_config('tallymark.floor_{schema}', 'taken', true);
+    return null;
+end $$;
+
+-- Wakes relays; `tallymark init --notify` makes the trigger that calls it.
+create function {schema}.outbox_wake() returns trigger language plpgsql as $$
+begin
+    perform pg_notify('{schema}_outbox', '');
     return null;
 end $$;
 
