@@ -1,0 +1,116 @@
+"""Who owns a lane: relays share, join, leave and die; the lease decides, not Kafka's fence (pitfall 8)."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import replace
+
+import psycopg
+import pytest
+
+from tallymark.errors import OutcomeUnknown, Stale
+from tallymark.lifecycle import Mode
+from tests.relay.conftest import MakeGround
+from tests.relay.ground import QUICK, Ground, until_idle
+from tests.waiting import wait_for
+
+
+def shares(ground: Ground) -> list[int]:
+    """How many lanes each owner holds, with a lease that runs."""
+    rows = ground.query(
+        "select count(*) from tallymark.lanes where owner is not null and lease_until > clock_timestamp()"
+        " group by owner order by 1"
+    )
+    return [row[0] for row in rows]
+
+
+def test_relays_share_join_leave_and_die(make_ground: MakeGround) -> None:
+    ground = make_ground(lanes=4)
+    with ground.relay(lease_seconds=3) as first, ground.relay(lease_seconds=3) as second:
+        wait_for(lambda: shares(ground) == [2, 2], within=60, what="two relays have two lanes each")
+        with ground.relay(lease_seconds=3) as third:
+            wait_for(
+                lambda: ground.value("select count(*) from tallymark.relays") == 3,
+                what="the third has joined",
+            )
+            ground.add(200)
+            ground.wait_sent()
+            first.terminate()
+            assert first.wait(20) == 0, first.output
+            # It gave its lanes back: nobody waits for a lease.
+            wait_for(lambda: sum(shares(ground)) == 4 and len(shares(ground)) == 2, what="two have all lanes")
+            second.kill()
+            wait_for(lambda: shares(ground) == [4], within=30, what="the last one has all lanes")
+            ground.add(200)
+            ground.wait_sent()
+            assert third.is_alive(), third.output
+    found = ground.compare()
+    assert found.expected == 400
+    assert found.is_clean, found
+
+
+def test_a_second_sigterm_ends_it_at_once_and_harms_nothing(ground: Ground) -> None:
+    ground.add(200)
+    with ground.relay(batch_messages=10) as relay, psycopg.connect(ground.url) as blocker:
+        wait_for(lambda: ground.value("select sum(sent) from tallymark.lanes") > 0, what="it is at work")
+        blocker.execute("lock table tallymark.lanes in access exclusive mode")  # it cannot finish now
+        relay.terminate()
+        relay.wait_output("stopping")
+        assert relay.is_alive()
+        relay.terminate()
+        assert relay.wait(10) == -signal.SIGTERM, relay.output
+        blocker.rollback()
+    ground.send_all()
+    assert ground.compare().is_clean
+
+
+def test_sigterm_ends_a_busy_relay_in_seconds_with_nothing_in_doubt(ground: Ground) -> None:
+    ground.add(2000)
+    with ground.relay(batch_messages=20) as relay:
+        wait_for(lambda: ground.value("select sum(sent) from tallymark.lanes") > 0, what="it is at work")
+        relay.terminate()
+        assert relay.wait(10) == 0, relay.output
+    assert ground.value("select count(*) from tallymark.batches where state = 'sending'") == 0
+    assert ground.value("select count(owner) from tallymark.lanes") == 0
+    assert ground.value("select count(*) from tallymark.relays") == 0
+    ground.send_all(batch_messages=1000)
+    assert ground.compare().is_clean
+
+
+def test_a_stale_claimant_that_fences_late_sends_nothing(ground: Ground) -> None:
+    """Kafka's fence is last-comer-wins: the stale one fences the rightful owner, and stops at the lease."""
+    ground.add(100)
+    with ground.worker(replace(QUICK, owner="stale")) as stale:
+        assert stale.run_once().messages == 50
+        ground.query("update tallymark.lanes set lease_until = clock_timestamp() - interval '1 s'")
+        with ground.worker(replace(QUICK, owner="rightful")) as rightful:
+            until_idle(rightful)
+            with pytest.raises(Stale, match="another relay has taken it over"):
+                stale.dispatcher.start(Mode.TRANSACTIONAL)
+            ground.add(50)
+            with pytest.raises(OutcomeUnknown):  # fenced although it is right: it looks again, and goes on
+                until_idle(rightful)
+            assert len(ground.log()) == 100
+            rightful.reset()
+            until_idle(rightful)
+    assert ground.compare().is_clean
+
+
+def test_every_write_of_a_stale_owner_changes_nothing(ground: Ground) -> None:
+    ground.add(100)
+    with ground.worker(replace(QUICK, owner="stale")) as stale:
+        stale.run_once()
+        ground.query("update tallymark.lanes set lease_until = clock_timestamp() - interval '1 s'")
+        with ground.worker(replace(QUICK, owner="rightful")) as rightful:
+            until_idle(rightful)
+            rows = (
+                ground.query("select * from tallymark.lanes"),
+                ground.query("select * from tallymark.batches"),
+            )
+            with pytest.raises(Stale):
+                stale.run_once()
+            assert rows == (
+                ground.query("select * from tallymark.lanes"),
+                ground.query("select * from tallymark.batches"),
+            )
+    assert ground.compare().is_clean
