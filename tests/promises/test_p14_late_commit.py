@@ -71,11 +71,13 @@ def test_two_phase_commit(ground: Ground) -> None:
         writer.tpc_begin(writer.xid(1, f"tallymark-{ground.outbox_id}", "writer"))
         ground.add_in(writer, 3)
         writer.tpc_prepare()
-        ground.add(4)
-        assert until_idle(worker) == 0
-        floor = ground.operators.status().floors[0]
-        assert (floor.pid, floor.floor) == (None, 0)
-        writer.tpc_commit()
+        try:
+            ground.add(4)
+            assert until_idle(worker) == 0
+            floor = ground.operators.status().floors[0]
+            assert (floor.pid, floor.floor) == (None, 0)
+        finally:
+            writer.tpc_commit()  # left prepared, it would outlive the test and keep the database from being dropped
         assert until_idle(worker) == 7
     assert ground.compare().is_clean
 
