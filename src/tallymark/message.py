@@ -57,7 +57,9 @@ class Entry(NamedTuple):
     partition: int | None = None
 
 
-def encoded(value: Any, encode: Encode | None = None) -> tuple[bytes | None, str]:
+def encoded(  # noqa: PLR0911 - one return per kind of value
+    value: Any, encode: Encode | None = None
+) -> tuple[bytes | None, str]:
     """A caller's value as bytes, with its content type. None is a tombstone."""
     if encode is not None:
         result = encode(value)
@@ -68,7 +70,9 @@ def encoded(value: Any, encode: Encode | None = None) -> tuple[bytes | None, str
         return result, "application/octet-stream"
     if value is None:
         return None, ""
-    if isinstance(value, bytes | bytearray | memoryview):
+    if isinstance(value, bytes):
+        return value, "application/octet-stream"
+    if isinstance(value, bytearray | memoryview):
         return bytes(value), "application/octet-stream"
     if isinstance(value, str):
         return _utf8(value, "a value", "be sent"), "text/plain; charset=utf-8"
@@ -127,7 +131,6 @@ def encoded_key(key: Any) -> bytes | None:
 
 
 def headers_json(
-    *,
     source: str,
     type: str,
     content_type: str,

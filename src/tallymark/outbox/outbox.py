@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from tallymark.errors import UsageError
 from tallymark.lifecycle import MessageState
@@ -26,9 +26,8 @@ from tallymark.outbox.tracing import current_traceparent
 _TOPIC_LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 
 
-@dataclass(frozen=True, slots=True)
-class Draft:
-    """One message for `add_many`."""
+class Draft(NamedTuple):
+    """One message for `add_many`. A tuple, for there are many of them."""
 
     topic: str
     value: Any
@@ -111,24 +110,13 @@ class Outbox:
 
     def entry(self, draft: Draft, encode: Encode | None = None) -> Entry:
         """Check one message and turn it into the row that will be written."""
-        _check_topic(draft.topic)
-        value, content_type = encoded(draft.value, encode or self._encode)
-        if draft.partition is not None and (not isinstance(draft.partition, int) or draft.partition < 0):
-            raise UsageError(f"partition {draft.partition!r} is not a number from 0 up")
-        return Entry(
-            id=draft.id or new_id(),
-            topic=draft.topic,
-            key=encoded_key(draft.key),
-            value=value,
-            headers=headers_json(
-                source=self.source,
-                type=draft.type or draft.topic,
-                content_type=content_type,
-                traceparent=current_traceparent(),
-                extra=draft.headers,
-            ),
-            partition=draft.partition,
-        )
+        topic, value, key, type_, headers, partition, id_ = draft
+        _check_topic(topic)
+        if partition is not None and (not isinstance(partition, int) or partition < 0):
+            raise UsageError(f"partition {partition!r} is not a number from 0 up")
+        sent, content_type = encoded(value, encode or self._encode)
+        carried = headers_json(self.source, type_ or topic, content_type, current_traceparent(), headers)
+        return Entry(id_ or new_id(), topic, encoded_key(key), sent, carried, partition)
 
 
 def _check_topic(topic: Any) -> None:

@@ -21,6 +21,8 @@ Row = Sequence[Any] | None
 class Caller(Protocol):
     """A transaction that somebody else began. `sql` writes its parameters as %s."""
 
+    def run(self, sql: str, parameters: Sequence[Any]) -> None: ...
+
     def fetch(self, sql: str, parameters: Sequence[Any]) -> Row: ...
 
     def psycopg(self) -> psycopg.Connection[Any] | None:
@@ -69,6 +71,9 @@ class _Psycopg:
             _refuse_autocommit(connection)
         self._connection = connection
 
+    def run(self, sql: str, parameters: Sequence[Any]) -> None:
+        self._connection.execute(sql, parameters)
+
     def fetch(self, sql: str, parameters: Sequence[Any]) -> Row:
         with self._connection.cursor(row_factory=psycopg.rows.tuple_row) as cursor:
             return cursor.execute(sql, parameters).fetchone()
@@ -94,6 +99,12 @@ class _SqlAlchemy:
         row: Row = self._connection.execute(text(named), values).fetchone()
         return row
 
+    def run(self, sql: str, parameters: Sequence[Any]) -> None:
+        from sqlalchemy import text
+
+        named, values = _named(sql, parameters)
+        self._connection.execute(text(named), values)
+
     def psycopg(self) -> psycopg.Connection[Any] | None:
         raw = self._connection.connection.dbapi_connection
         return raw if isinstance(raw, psycopg.Connection) else None
@@ -110,6 +121,10 @@ class _Django:
             cursor.execute(sql, parameters)
             row: Row = cursor.fetchone()
             return row
+
+    def run(self, sql: str, parameters: Sequence[Any]) -> None:
+        with self._connection.cursor() as cursor:
+            cursor.execute(sql, parameters)
 
     def psycopg(self) -> psycopg.Connection[Any] | None:
         raw = self._connection.connection
@@ -164,7 +179,7 @@ def _named(sql: str, parameters: Sequence[Any]) -> tuple[str, dict[str, Any]]:
 
 
 def _refuse_autocommit(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> None:
-    if connection.autocommit and connection.info.transaction_status == TransactionStatus.IDLE:
+    if connection.autocommit and connection.pgconn.transaction_status == TransactionStatus.IDLE:
         raise _not_in_transaction("the psycopg connection is in autocommit and no transaction is open")
 
 

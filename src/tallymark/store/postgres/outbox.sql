@@ -8,7 +8,6 @@ select {schema}.outbox_add(
 -- One message with no options: a plain INSERT, for the function's own cost would be felt.
 insert into {schema}.outbox (id, topic, key, value, headers, partition)
 values (cast(%s as uuid), cast(%s as text), cast(%s as bytea), cast(%s as bytea), cast(%s as json), cast(%s as integer))
-returning id
 
 -- name: copy
 -- Many messages. The statement trigger takes the floor before the first position is drawn, for COPY too.

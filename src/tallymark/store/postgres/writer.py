@@ -42,7 +42,7 @@ class PostgresWriter:
         caller = caller_of(tx)
         with self._explained():
             if options is PLAIN and len(entry.value or b"") <= _SURELY_SMALL:
-                caller.fetch(self._sql["insert"], entry)
+                caller.run(self._sql["insert"], entry)
                 return entry.id
             return _id_of(caller.fetch(self._sql["add"], _parameters(entry, options)))
 

@@ -170,18 +170,18 @@ create table {schema}.topics (
 -- reverts with ROLLBACK TO SAVEPOINT, just as the lock does.
 --
 -- It runs in every writing transaction, so it is made of plain expressions, with the outbox's tag as a constant.
-create function {schema}.outbox_take_floor() returns trigger
-    language plpgsql security definer set search_path = pg_catalog as $$
+-- Names are qualified: a caller's search_path must not be able to put something else in their place.
+create function {schema}.outbox_take_floor() returns trigger language plpgsql as $$
 declare
     done text;
 begin
-    if current_setting('tallymark.floor_{schema}', true) = 'taken' then
+    if pg_catalog.texteq(pg_catalog.current_setting('tallymark.floor_{schema}', true), 'taken') then
         return null;
     end if;
     -- pg_sequence_last_value is null before the first position is drawn.
-    done := pg_advisory_xact_lock_shared(({tag}::bigint << 48)
-        | coalesce(pg_sequence_last_value('{schema}.outbox_position'::regclass), 0));
-    done := set_config('tallymark.floor_{schema}', 'taken', true);
+    done := pg_catalog.pg_advisory_xact_lock_shared(pg_catalog.int8or({tag}::bigint << 48,
+        coalesce(pg_catalog.pg_sequence_last_value('{schema}.outbox_position'::regclass), 0)));
+    done := pg_catalog.set_config('tallymark.floor_{schema}', 'taken', true);
     return null;
 end $$;
 
