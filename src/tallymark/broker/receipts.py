@@ -26,6 +26,7 @@ from tallymark.relay.ports import Batch, Identity, Receipt
 
 FORMAT = 1
 _WAIT_S = 20.0
+_HEARD_OF_S = 5.0
 
 
 def topic_of(identity: Identity, prefix: str) -> str:
@@ -76,7 +77,7 @@ def prepare(
     admin = AdminClient(profiles.admin(client))
     name = topic_of(identity, prefix)
     # One that is recorded, or was just made, may be unknown to the broker that is asked for a moment.
-    facts = topics.describe(admin, [name], patience=_WAIT_S if identity.receipts_topic_id else 0).get(name)
+    facts = topics.describe(admin, [name], patience=_HEARD_OF_S if identity.receipts_topic_id else 0).get(name)
     if facts is None:
         if identity.receipts_topic_id is not None:
             raise Inconsistent(
@@ -85,7 +86,7 @@ def prepare(
             )
         spec = topics.TopicSpec(name, identity.lanes, copies, Purpose.RECEIPTS)
         topics.create(admin, spec)
-        facts = topics.describe(admin, [name], patience=_WAIT_S).get(name)
+        facts = topics.describe(admin, [name], patience=_HEARD_OF_S).get(name)
         if facts is None:
             raise Unreachable(f"the receipts topic {name} was made and cannot be seen", remedy="try again")
     if identity.receipts_topic_id not in (None, facts.topic_id):
