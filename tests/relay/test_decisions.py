@@ -130,6 +130,7 @@ def test_headers_go_there_and_back() -> None:
     )
     assert kafka_headers(text) == [
         ("ce_specversion", b"1.0"),
+        ("tm_format", b"1"),
         ("ce_source", b"/bank"),
         ("ce_type", b"made"),
         ("content-type", b"application/json"),
