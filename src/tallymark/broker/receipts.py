@@ -77,7 +77,8 @@ def prepare(
     admin = AdminClient(profiles.admin(client))
     name = topic_of(identity, prefix)
     # One that is recorded, or was just made, may be unknown to the broker that is asked for a moment.
-    facts = topics.describe(admin, [name], patience=_HEARD_OF_S if identity.receipts_topic_id else 0).get(name)
+    patience = _HEARD_OF_S if identity.receipts_topic_id else 0
+    facts = topics.describe(admin, [name], patience=patience).get(name)
     if facts is None:
         if identity.receipts_topic_id is not None:
             raise Inconsistent(
