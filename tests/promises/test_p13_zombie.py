@@ -15,7 +15,7 @@ def test_a_zombie_is_fenced_and_adds_nothing(ground: Ground, point: str) -> None
     with ground.relay(crash_point=f"{point}:3:stop") as zombie:
         zombie.wait_stopped()
         in_doubt = ground.value("select count(*) from tallymark.batches where state = 'sending'")
-        assert in_doubt == 1
+        assert in_doubt in (1, 2), "one on its way, and behind it perhaps one that is only claimed"
         with ground.relay(lease_seconds=3) as successor:
             ground.wait_sent()
             before = ground.log(committed=False)

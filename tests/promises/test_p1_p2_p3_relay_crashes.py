@@ -85,7 +85,8 @@ def test_a_batch_in_doubt_of_one_mode_is_settled_by_a_relay_of_another(ground: G
     """A transaction that committed and was not marked is not sent again, whatever the next relay's mode is."""
     ground.add(100)
     _crash(ground, Mode.TRANSACTIONAL, "relay.after_kafka_commit:2")
-    assert len(_on_their_way(ground)) == BATCH
+    # Behind the one in doubt, another may be claimed and not sent.
+    assert len(_on_their_way(ground)) in (BATCH, 2 * BATCH)
     ground.send_all(mode=str(mode), batch_messages=BATCH)
     assert ground.compare().is_clean
     ground.add(100)

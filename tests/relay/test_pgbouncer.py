@@ -78,7 +78,10 @@ def test_writers_and_relay_through_a_pooler_survive_a_crash(ground: Ground, pool
     with through.relay() as relay:
         for _ in range(20):
             through.add(10)
-        ground.wait_sent()
+        try:
+            ground.wait_sent()
+        except AssertionError as late:
+            raise AssertionError(relay.output) from late
         relay.terminate()
         assert relay.wait(30) == 0, relay.output
     found = ground.compare()

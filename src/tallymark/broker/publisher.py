@@ -126,6 +126,11 @@ class KafkaPublisher:
             return self._commit(flight) if self._transactional else self._acknowledged(flight)
         except KafkaException as error:
             return Unknown(str(faults.explain(error)))
+        except SystemError as error:
+            # The client's own way to say that a fatal error (fenced) came while it flushed: the cause tells which.
+            if not isinstance(error.__cause__, KafkaException):
+                raise
+            return Unknown(str(faults.explain(error.__cause__)))
 
     def learn(self, record: TopicRecord) -> bool:
         self._partitions[record.topic] = record.partitions
@@ -195,6 +200,7 @@ class KafkaPublisher:
         if flight.failures or flight.invalid:
             self._start_afresh()
             return self._why_refused(flight)
+        self._producer.flush(_COMMIT_SLICE_S)
         reached("relay.before_kafka_commit")
         deadline = time.monotonic() + self._settings.transaction_timeout_s
         while True:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 
 from tallymark.errors import OutcomeUnknown, Problem
 from tallymark.lifecycle import Mode
@@ -15,7 +16,7 @@ from tallymark.policy import ModePolicy
 from tallymark.relay.config import RelayConfig
 from tallymark.relay.exclusion import exclusion_of
 from tallymark.relay.ledger import Ledger
-from tallymark.relay.ports import Batch, Exclusion, Identity, Kafka, Publisher, Row, Sent, Unknown
+from tallymark.relay.ports import Batch, Exclusion, Identity, Kafka, Outcome, Publisher, Row, Sent, Unknown
 from tallymark.relay.topicbook import TopicBook
 
 
@@ -31,6 +32,9 @@ class Dispatcher:
         self._publisher: Publisher | None = None
         self._policy = config.policy
         self._flights: deque[tuple[Batch, Sequence[Row]]] = deque()
+        # Kafka's commit runs here, so that the lane can claim its next batch meanwhile.
+        self._hand: ThreadPoolExecutor | None = None
+        self._committing: Future[Outcome] | None = None
 
     @property
     def started(self) -> bool:
@@ -57,12 +61,18 @@ class Dispatcher:
         self._publisher = self._kafka.publisher(
             self._identity, self._ledger.lane.lane, mode, self.book.records()
         )
+        self._hand = ThreadPoolExecutor(1, thread_name_prefix=f"lane-{self._ledger.lane.lane}-commit")
         self._publisher.fence()
         # Kafka's fence is last-comer-wins, the lease is highest-epoch: a stale claimant that fenced late stops here.
         self._ledger.recheck()
 
     def stop(self) -> None:
         self._flights.clear()
+        self._committing = None
+        if self._hand is not None:
+            # Not waited for: a commit that is still under way is fenced by the next publisher, or in doubt.
+            self._hand.shutdown(wait=False, cancel_futures=True)
+            self._hand = None
         if self._publisher is not None:
             self._publisher.close()
             self._publisher = None
@@ -78,12 +88,15 @@ class Dispatcher:
             self.start(self._policy.mode)
         self.publisher.send(batch, rows)
         self._flights.append((batch, rows))
+        if self._policy.transactional and self._hand is not None:
+            self._committing = self._hand.submit(self.publisher.finish)
 
     def land(self) -> int:
         """Wait for the oldest batch on its way; gives back how many messages of it are in the log."""
         batch, rows = self._flights.popleft()
         while True:
-            outcome = self.publisher.finish()
+            committing, self._committing = self._committing, None
+            outcome = committing.result() if committing is not None else self.publisher.finish()
             if isinstance(outcome, Unknown):
                 raise OutcomeUnknown(f"batch {batch.number} of lane {batch.lane}: {outcome.reason}")
             if isinstance(outcome, Sent):

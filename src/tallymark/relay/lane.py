@@ -84,7 +84,9 @@ class LaneWorker:
         if self.lane.paused:
             self.dispatcher.drain()
             return Step(Did.PAUSED)
-        if self.dispatcher.full:
+        # Behind, the next batch is claimed while Kafka commits this one; else it waits, and gathers more meanwhile.
+        early = self._config.policy.transactional and self._next is not None and not self._look_for_retries
+        if self.dispatcher.full and not early:
             return Step(Did.SENT, self.dispatcher.land())
         if special := self._special_batch():
             self.dispatcher.launch(special, self._store.contents(special))
@@ -154,8 +156,12 @@ class LaneWorker:
         )
         if piece.more:  # behind: read the next rows while these are being sent
             self._next = self._reader.submit(self._read, self._ahead, piece.upto)
+        landed = self.dispatcher.land() if self.dispatcher.full else 0
+        late = self.ledger.exclusion_since(batch, rows)
+        if late is not None:
+            batch, rows = self.ledger.leave_out(batch, rows, late)
         self.dispatcher.launch(batch, rows)
-        return Step(Did.SENT, self.dispatcher.land() if self.dispatcher.full else 0)
+        return Step(Did.SENT, landed)
 
     # What goes before anything new: parked messages that were freed, a held topic's rows that were passed over
 

@@ -34,7 +34,7 @@ class Ledger:
         self.store = store
         self.holds: tuple[Hold, ...] = ()
         self._config = config
-        self._held_keys: frozenset[Key] = frozenset()
+        self._held_keys: dict[Key, int] = {}
         self._sent: tuple[Batch, Receipt | None] | None = None
         self._written = lane.covered
         self._refreshed = 0.0
@@ -52,7 +52,7 @@ class Ledger:
             raise Inconsistent(f"lane {lane.lane} is halted: {lane.halted}")
         self.lane = lane
         self._written = lane.covered
-        self._held_keys = self.store.held_keys(lane) if self._config.hold_key else frozenset()
+        self._held_keys = self.store.held_keys(lane) if self._config.hold_key else {}
         self.holds = self.store.holds(lane)
         self._refreshed = time.monotonic()
 
@@ -149,11 +149,27 @@ class Ledger:
     # What is set aside
 
     def waiting(self, rows: Sequence[Row]) -> dict[int, str]:
-        """Rows whose key is held: asked when they are claimed, not when they were read ahead (pitfall 6)."""
+        """Rows behind a parked one of their key: asked when claimed, not when they were read ahead (pitfall 6)."""
         held = self._held_keys
         if not held:
             return {}
-        return {row[0]: _WAITS for row in rows if row[3] is not None and (row[2], row[3]) in held}
+        return {
+            row[0]: _WAITS
+            for row in rows
+            if row[3] is not None and held.get((row[2], row[3]), row[0]) < row[0]
+        }
+
+    def exclusion_since(self, batch: Batch, rows: Sequence[Row]) -> Exclusion | None:
+        """What must leave a claimed batch because the one before it, landing later, parked a key or held a topic.
+
+        Of rows of the outbox only: a retry is made of held keys, and a catch-up of a held topic.
+        """
+        if batch.kind is not BatchKind.RANGE:
+            return None
+        waiting = self.waiting(rows)
+        held = {hold.topic: hold.reason for hold in self.holds if hold.topic not in batch.without_topics}
+        topics = {topic: reason for topic, reason in held.items() if any(row[2] == topic for row in rows)}
+        return Exclusion(waiting=waiting, topics=topics) if waiting or topics else None
 
     def leave_out(
         self, batch: Batch, rows: Sequence[Row], exclusion: Exclusion
@@ -178,6 +194,8 @@ class Ledger:
         batch = self.store.exclude(self.lane, batch, exclusion)
         gone = exclusion.failed.keys() | exclusion.waiting.keys()
         if self._config.hold_key:
-            self._held_keys |= {(row[2], row[3]) for row in rows if row[0] in gone and row[3] is not None}
+            for position, _id, topic, key, *_ in rows:
+                if position in gone and key is not None:
+                    self._held_keys[topic, key] = min(position, self._held_keys.get((topic, key), position))
         self.holds = self.store.holds(self.lane)
         return batch, [row for row in rows if row[0] not in gone and row[2] not in exclusion.topics]

@@ -226,7 +226,8 @@ class RelayStore(Protocol):
         """Let messages or topics leave a batch that is known not to be in the log."""
 
     # Parked messages and held topics
-    def held_keys(self, lane: Lane) -> frozenset[Key]: ...
+    def held_keys(self, lane: Lane) -> dict[Key, int]:
+        """Keys with parked messages that are not done with, and where the first of each stands."""
 
     def claim_retry(self, lane: Lane, claim: Batch, limit: int) -> tuple[Lane, Batch | None]: ...
 

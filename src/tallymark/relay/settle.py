@@ -6,12 +6,13 @@ Order matters (pitfall 8): fence, re-check the lease, read the last receipt, and
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 from tallymark.lifecycle import BatchKind, Mode
 from tallymark.relay.config import RelayConfig
 from tallymark.relay.dispatch import Dispatcher
 from tallymark.relay.ledger import Ledger
-from tallymark.relay.ports import Batch, Exclusion
+from tallymark.relay.ports import Batch, Exclusion, Row
 from tallymark.relay.resolve import Resolution, resolve
 
 log = logging.getLogger("tallymark.relay")
@@ -33,7 +34,12 @@ def settle(ledger: Ledger, dispatcher: Dispatcher, config: RelayConfig) -> int:
     ledger.refresh()
     for claimed in unsent:
         batch = _given_up_if_too_old(ledger, claimed, config.give_up_after_s)
-        dispatcher.launch(batch, ledger.store.contents(batch))
+        rows: Sequence[Row] = ledger.store.contents(batch)
+        # Claimed before the one in front of it was known to fail: its key's later messages must not overtake it.
+        late = ledger.exclusion_since(batch, rows)
+        if late is not None:
+            batch, rows = ledger.leave_out(batch, rows, late)
+        dispatcher.launch(batch, rows)
         dispatcher.drain()
     if transactional and not config.policy.transactional:
         dispatcher.start(config.mode)

@@ -222,8 +222,9 @@ with mine as (
 select version, messages, without_topics from mine
 
 -- name: held_keys
-select distinct topic, key from {schema}.parked
+select topic, key, min(position) from {schema}.parked
  where state in ('failed', 'waiting', 'retrying') and mod(slot, %(lanes)s) = %(lane)s and key is not null
+ group by topic, key
 
 -- name: claim_retry
 -- Only the lane's owner resends, as a numbered batch: the messages that an operator freed, and behind each of them

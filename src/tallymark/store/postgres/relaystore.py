@@ -198,9 +198,9 @@ class PostgresRelayStore:
             raise _stale(lane, f"refused to take messages out of batch {batch.number}")
         return replace(batch, version=row[0], messages=row[1], without_topics=tuple(row[2]))
 
-    def held_keys(self, lane: Lane) -> frozenset[Key]:
+    def held_keys(self, lane: Lane) -> dict[Key, int]:
         rows = self._db.rows("held_keys", {"lane": lane.lane, "lanes": self._lanes})
-        return frozenset((topic, bytes(key)) for topic, key in rows)
+        return {(topic, bytes(key)): first for topic, key, first in rows}
 
     def claim_retry(self, lane: Lane, claim: Batch, limit: int) -> tuple[Lane, Batch | None]:
         parameters = {

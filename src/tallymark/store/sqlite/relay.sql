@@ -174,8 +174,9 @@ values (:lane, :topic, 'held', :after, :reason)
 on conflict (topic) do update set state = 'held', reason = excluded.reason, checked_at = {now}
 
 -- name: held_keys
-select distinct topic, key from {schema}_parked
+select topic, key, min(position) from {schema}_parked
  where state in ('failed', 'waiting', 'retrying') and key is not null
+ group by topic, key
 
 -- name: retryable
 -- The messages that an operator freed, and behind each of them its key's queue, as far as nothing failed stands

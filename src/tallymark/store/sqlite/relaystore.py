@@ -202,8 +202,8 @@ class SqliteRelayStore:
                 )
         return replace(batch, version=row[0], messages=row[1], without_topics=tuple(json.loads(row[2])))
 
-    def held_keys(self, lane: Lane) -> frozenset[Key]:  # noqa: ARG002 - there is one
-        return frozenset((topic, key) for topic, key in self._db.rows("held_keys"))
+    def held_keys(self, lane: Lane) -> dict[Key, int]:  # noqa: ARG002 - there is one
+        return {(topic, key): first for topic, key, first in self._db.rows("held_keys")}
 
     def claim_retry(self, lane: Lane, claim: Batch, limit: int) -> tuple[Lane, Batch | None]:
         if not self._db.rows("retryable", {"limit": 1}):  # most often: no write for nothing
