@@ -199,6 +199,7 @@ def _config(settings: Settings) -> RelayConfig:
         accepted=relay.accept_risk,
         lanes=relay.lanes,
         notify=relay.notify,
+        end_floors_after_s=relay.end_floors_after.total_seconds() if relay.end_floors_after else None,
     )
 
 

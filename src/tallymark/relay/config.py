@@ -33,6 +33,8 @@ class RelayConfig:
     # How often a lane looks for what operators asked for: pause, retry, topics put right.
     refresh_s: float = 1.0
     hold_check_s: float = 5.0
+    # After this long a writer that idles in its transaction is ended; None: it is only named in status.
+    end_floors_after_s: float | None = None
     # How often partitions are made ahead and old ones dropped.
     upkeep_s: float = 60.0
     # None: a message is never given up because Kafka was away.

@@ -246,6 +246,9 @@ class RelayStore(Protocol):
     def move_due(self, limit: int) -> int:
         """Move delayed messages whose time has come into the outbox."""
 
+    def end_floors(self, seconds: float) -> list[str]:
+        """End writers that have been idle in their transaction for longer than this; gives back who they were."""
+
     def listen(self, seconds: float) -> bool:
         """Whether a writer called within `seconds`."""
 

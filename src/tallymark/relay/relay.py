@@ -132,6 +132,11 @@ class Relay:
         ):
             self._start(lane)
         moved = self._store.move_due(_MOVE_DUE_LIMIT)
+        if config.end_floors_after_s is not None:
+            for writer in self._store.end_floors(config.end_floors_after_s):
+                log.error(
+                    "ended a writer that held the relay back: %s", writer, extra={"action": "relay.end_floor"}
+                )
         self._metrics.set(names.RELAY_LANES_OWNED, len(self._stations), outbox=self._opened.outbox_id)
         return Census(relays, frozenset(self._stations), moved)
 

@@ -123,6 +123,10 @@ class RelaySettings(_Section):
     lanes: int | None = Field(
         default=None, ge=1, le=256, description="refuse an outbox with another number of lanes; default: any"
     )
+    end_floors_after: Duration | None = Field(
+        default=None,
+        description="end writers that idle in a transaction for this long; default: only name them",
+    )
     notify: bool = Field(default=False, description="wake by NOTIFY too (slows many concurrent writers)")
     accept_risk: tuple[str, ...] = Field(
         default=(), description="topic settings whose safety rule is switched off"

@@ -69,6 +69,20 @@ select min(((l.classid::bigint << 32) | l.objid::bigint) & ((1::bigint << 48) - 
    and l.database = (select oid from pg_database where datname = current_database())
    and (l.classid::bigint >> 16) = i.tag
 
+-- name: end_floors
+-- A writer that was left idle in its transaction holds everybody back: by option it is ended, and with it its
+-- transaction. One that is at work is left alone, however long it takes.
+select a.pid, a.application_name, extract(epoch from clock_timestamp() - a.xact_start)::float,
+       pg_terminate_backend(a.pid)
+  from pg_locks l
+  cross join {schema}.outbox_identity i
+  join pg_stat_activity a on a.pid = l.pid
+ where l.locktype = 'advisory' and l.objsubid = 1 and l.mode = 'ShareLock'
+   and l.database = (select oid from pg_database where datname = current_database())
+   and (l.classid::bigint >> 16) = i.tag
+   and a.state in ('idle in transaction', 'idle in transaction (aborted)')
+   and clock_timestamp() - a.state_change > make_interval(secs => %(seconds)s)
+
 -- name: read
 -- Read third. The sizes come first, so that the rows that are fetched fit into memory whatever they weigh;
 -- a row is in while what stands before it is below the limit, so that one giant alone still moves. The weight is the

@@ -255,6 +255,12 @@ class PostgresRelayStore:
     def move_due(self, limit: int) -> int:
         return self._db.count("move_due", {"limit": limit})
 
+    def end_floors(self, seconds: float) -> list[str]:
+        rows = self._db.rows("end_floors", {"seconds": seconds})
+        return [
+            f"pid {pid} ({name or 'unnamed'}), {age:.0f} s in its transaction" for pid, name, age, _ in rows
+        ]
+
     def listen(self, seconds: float) -> bool:
         return self._db.listen("listen", seconds)
 

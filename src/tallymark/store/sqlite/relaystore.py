@@ -274,6 +274,9 @@ class SqliteRelayStore:
                 self._db.rows("moved", {"id": id_})
         return len(due)
 
+    def end_floors(self, seconds: float) -> list[str]:  # noqa: ARG002 - SQLite has one writer, and no floors
+        return []
+
     def listen(self, seconds: float) -> bool:
         deadline = time.monotonic() + seconds
         while (version := self._db.row("data_version")[0]) == self._heard and time.monotonic() < deadline:
