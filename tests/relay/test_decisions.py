@@ -14,25 +14,32 @@ from tallymark.message import headers_json, kafka_headers
 from tallymark.policy import Backoff, ModePolicy, fair_share
 from tallymark.relay.exclusion import exclusion_of
 from tallymark.relay.ports import Batch, Failure, Receipt, Rejected, Row
-from tallymark.relay.resolve import Resolution, resolve
+from tallymark.relay.resolve import resolve
 
 MARKED = Receipt(6, "token-6", 40)
 IN_DOUBT = Batch(0, 7, "token-7", BatchKind.RANGE, 100, 200, 200, Mode.TRANSACTIONAL, 50)
+BEHIND_IT = Batch(0, 8, "token-8", BatchKind.RANGE, 200, 300, 300, Mode.TRANSACTIONAL, 50)
 
 
 def test_the_receipt_of_the_batch_in_doubt_says_that_it_was_sent() -> None:
-    assert resolve(Receipt(7, "token-7", 41), MARKED, IN_DOUBT) is Resolution.SENT
-    assert resolve(Receipt(7, "token-7", 0), None, IN_DOUBT) is Resolution.SENT
+    assert resolve(Receipt(7, "token-7", 41), MARKED, [IN_DOUBT]) == 1
+    assert resolve(Receipt(7, "token-7", 0), None, [IN_DOUBT]) == 1
+
+
+def test_the_receipt_of_the_second_in_doubt_says_that_both_were_sent() -> None:
+    assert resolve(Receipt(8, "token-8", 42), MARKED, [IN_DOUBT, BEHIND_IT]) == 2
+    assert resolve(Receipt(7, "token-7", 41), MARKED, [IN_DOUBT, BEHIND_IT]) == 1
+    assert resolve(MARKED, MARKED, [IN_DOUBT, BEHIND_IT]) == 0
 
 
 def test_the_receipt_of_the_batch_before_says_that_it_was_not() -> None:
-    assert resolve(MARKED, MARKED, IN_DOUBT) is Resolution.NOT_SENT
-    assert resolve(None, None, IN_DOUBT) is Resolution.NOT_SENT
+    assert resolve(MARKED, MARKED, [IN_DOUBT]) == 0
+    assert resolve(None, None, [IN_DOUBT]) == 0
 
 
 def test_nothing_in_doubt_and_all_agree() -> None:
-    assert resolve(MARKED, MARKED, None) is None
-    assert resolve(None, None, None) is None
+    assert resolve(MARKED, MARKED, []) == 0
+    assert resolve(None, None, []) == 0
 
 
 @pytest.mark.parametrize(
@@ -53,7 +60,7 @@ def test_anything_else_stops_the_lane(
     found: Receipt | None, marked: Receipt | None, in_doubt: Batch | None
 ) -> None:
     with pytest.raises(Inconsistent, match="the receipts say"):
-        resolve(found, marked, in_doubt)
+        resolve(found, marked, [in_doubt] if in_doubt else [])
 
 
 def _row(position: int, key: bytes | None, topic: str = "t") -> Row:

@@ -74,7 +74,7 @@ def test_sent_partitions_go_with_their_batches_and_unsent_ones_stay(
     lane = store.take("relay", 60)
     assert lane is not None
     assert keep_house(outbox, AT_ONCE) == (), "nothing is sent yet"
-    send(store, lane, 199)
+    send(store, lane, 200)
     assert set(keep_house(outbox, AT_ONCE)) >= {"outbox_100", "batches_100", "outbox_200"}
     assert partitions(outbox)[0] == 300, "the third partition holds rows that are not sent"
     with psycopg.connect(outbox) as tx:

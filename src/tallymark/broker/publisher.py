@@ -282,7 +282,8 @@ class KafkaPublisher:
                 passing = error
                 continue
             failures.append(Failure(row[0], row[2], error.str(), whole_topic=scope is Scope.TOPIC))
-        if failures:
+        # Without a transaction, what only timed out may not be in the log: the batch is not done with.
+        if failures and (passing is None or self._transactional):
             return Rejected(tuple(failures))
         return Unknown(
             str(faults.explain(passing)) if passing else "the batch was refused, no single message is"

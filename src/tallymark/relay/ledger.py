@@ -115,7 +115,9 @@ class Ledger:
         """Parked messages that an operator freed, if there are any."""
         self.mark()
         wanted = self.batch(BatchKind.RETRY, self.lane.covered, self.lane.covered)
-        self.lane, claimed = self.store.claim_retry(self.lane, wanted, self._config.batch_messages)
+        self.lane, claimed = self.store.claim_retry(
+            self.lane, wanted, self._config.batch_messages, self._config.batch_bytes
+        )
         return claimed
 
     def sent(self, batch: Batch, receipt: Receipt | None) -> None:
@@ -166,9 +168,9 @@ class Ledger:
         """
         if batch.kind is not BatchKind.RANGE:
             return None
-        waiting = self.waiting(rows)
         held = {hold.topic: hold.reason for hold in self.holds if hold.topic not in batch.without_topics}
         topics = {topic: reason for topic, reason in held.items() if any(row[2] == topic for row in rows)}
+        waiting = self.waiting([row for row in rows if row[2] not in topics])
         return Exclusion(waiting=waiting, topics=topics) if waiting or topics else None
 
     def leave_out(

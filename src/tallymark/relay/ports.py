@@ -229,7 +229,9 @@ class RelayStore(Protocol):
     def held_keys(self, lane: Lane) -> dict[Key, int]:
         """Keys with parked messages that are not done with, and where the first of each stands."""
 
-    def claim_retry(self, lane: Lane, claim: Batch, limit: int) -> tuple[Lane, Batch | None]: ...
+    def claim_retry(
+        self, lane: Lane, claim: Batch, limit: int, size: int = 16 * 1024 * 1024
+    ) -> tuple[Lane, Batch | None]: ...
 
     def holds(self, lane: Lane) -> tuple[Hold, ...]: ...
 

@@ -118,6 +118,7 @@ class Relay:
         """One round: say that we live, keep our leases, take or give back lanes, move what is due."""
         if self._identity is None:
             self.open()
+        self._notice_other_lanes()
         config = self._config
         relays = self._store.join(config.owner, config.mode, config.accepted, config.lease_s)
         ours = self._store.renew(config.owner, config.lease_s)
@@ -139,6 +140,17 @@ class Relay:
                 )
         self._metrics.set(names.RELAY_LANES_OWNED, len(self._stations), outbox=self._opened.outbox_id)
         return Census(relays, frozenset(self._stations), moved)
+
+    def _notice_other_lanes(self) -> None:
+        """The lane count was changed under us: let go of everything, and begin anew by the new cut."""
+        if self._store.identity().lanes == self._opened.lanes:
+            return
+        log.warning("the outbox has another number of lanes now", extra={"action": "relay.lanes"})
+        for station in self._stations.values():
+            station.ask_to_stop(lost=True)
+        if self._frontier is not None:
+            self._frontier.close()
+        self.open()
 
     def shut_down(self, within_s: float = 20.0) -> None:
         """Stop every lane in good order; what does not stop in time is left to the lease."""

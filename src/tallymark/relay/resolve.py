@@ -1,42 +1,40 @@
-"""What became of a batch that is in doubt, told from the lane's last receipt. Pure.
+"""What became of batches that are in doubt, told from the lane's last receipt. Pure.
 
-The batch in doubt is N; the last batch that was marked with a receipt is M < N. The last receipt in the log must be
+The last batch that was marked with a receipt is M. Behind it stand those that were claimed and never marked: one that
+was on its way, and perhaps one more that was claimed, or even sent, before the one in front of it was marked. A lane
+sends them in order and one after the other, so the last receipt in the log must be
 
-- N with N's token        → the transaction committed: mark it;
-- M with M's token        → it did not: send it (again);
-- anything else           → the log and the database disagree: stop the lane and say what was found. A restored
-                            database, a recreated receipts topic or a second outbox of the same identity look so.
+- that of one of them, with its token  → it and those in front of it were sent: mark them; the rest was not;
+- M with M's token                     → none of them was: send them (again);
+- anything else                        → the log and the database disagree: stop the lane and say what was found. A
+                                         restored database, a recreated receipts topic or a second outbox of the same
+                                         identity look so.
 
-Where no batch is in doubt, the last receipt must be M's. A lane that has never had a receipt has none in the log.
+A lane that has never had a receipt has none in the log.
 """
 
 from __future__ import annotations
 
-import enum
+from collections.abc import Sequence
 
 from tallymark.errors import Inconsistent
 from tallymark.relay.ports import Batch, Receipt
 
 
-class Resolution(enum.Enum):
-    """What to do with the batch in doubt."""
-
-    SENT = "mark it"
-    NOT_SENT = "send it"
-
-
-def resolve(found: Receipt | None, marked: Receipt | None, in_doubt: Batch | None) -> Resolution | None:
-    """None where nothing was in doubt and all agree; raises `Inconsistent` where the two do not fit."""
-    if in_doubt is not None and found is not None and _same(found, in_doubt.number, in_doubt.token):
-        return Resolution.SENT
-    expected = (
+def resolve(found: Receipt | None, marked: Receipt | None, unsent: Sequence[Batch]) -> int:
+    """How many of the batches never marked, from the first on, are in the log; raises `Inconsistent`."""
+    if found is not None:
+        for count, batch in enumerate(unsent, 1):
+            if _same(found, batch.number, batch.token):
+                return count
+    fits = (
         found is None if marked is None else found is not None and _same(found, marked.number, marked.token)
     )
-    if expected:
-        return Resolution.NOT_SENT if in_doubt is not None else None
+    if fits:
+        return 0
+    doubtful = "".join(f" or batch {batch.number} with its own token" for batch in unsent)
     raise Inconsistent(
-        f"the receipts say {_named(found)}, the database expects {_named(marked)}"
-        + (f" or batch {in_doubt.number} with its own token" if in_doubt else ""),
+        f"the receipts say {_named(found)}, the database expects {_named(marked)}{doubtful}",
         remedy="was the database restored, or the receipts topic recreated? Compare outbox and log "
         "before `tallymark relay clear`",
     )

@@ -13,7 +13,7 @@ from tallymark.relay.config import RelayConfig
 from tallymark.relay.dispatch import Dispatcher
 from tallymark.relay.ledger import Ledger
 from tallymark.relay.ports import Batch, Exclusion, Row
-from tallymark.relay.resolve import Resolution, resolve
+from tallymark.relay.resolve import resolve
 
 log = logging.getLogger("tallymark.relay")
 
@@ -49,22 +49,25 @@ def settle(ledger: Ledger, dispatcher: Dispatcher, config: RelayConfig) -> int:
 def _resolved(ledger: Ledger, dispatcher: Dispatcher, unsent: list[Batch]) -> list[Batch]:
     """What is still to be sent of the batches that were never marked."""
     found = dispatcher.publisher.last_receipt(ledger.lane.receipt)
-    first = unsent[0] if unsent else None
-    resolution = resolve(found, ledger.lane.receipt, first)
-    if first is None:
-        return unsent
-    is_sent = resolution is Resolution.SENT
-    log.warning(
-        "batch %d of lane %d was in doubt: the receipts say that it is %sin the log",
-        first.number,
-        first.lane,
-        "" if is_sent else "not ",
-        extra={"action": "relay.resolve", "lane": first.lane, "batch": first.number, "sent": is_sent},
-    )
-    if not is_sent:
-        return unsent
-    ledger.lane = ledger.store.advance(ledger.lane, mark=first, receipt=found, in_doubt=True)
-    return unsent[1:]
+    sent = resolve(found, ledger.lane.receipt, unsent)
+    for number, batch in enumerate(unsent, 1):
+        log.warning(
+            "batch %d of lane %d was in doubt: the receipts say that it is %sin the log",
+            batch.number,
+            batch.lane,
+            "" if number <= sent else "not ",
+            extra={
+                "action": "relay.resolve",
+                "lane": batch.lane,
+                "batch": batch.number,
+                "sent": number <= sent,
+            },
+        )
+        if number <= sent:
+            # The receipt is the last one's; a crash before that is marked finds it again.
+            last = found if number == sent else None
+            ledger.lane = ledger.store.advance(ledger.lane, mark=batch, receipt=last, in_doubt=True)
+    return unsent[sent:]
 
 
 def _given_up_if_too_old(ledger: Ledger, batch: Batch, give_up_after_s: float | None) -> Batch:

@@ -132,4 +132,6 @@ select n, (select max(covered) from {schema}.lanes) from generate_series(%(first
 on conflict (lane) do update set covered = excluded.covered
 
 -- name: level_lanes
-update {schema}.lanes set covered = (select max(covered) from {schema}.lanes)
+-- With a new epoch: a relay that was only stopped, and wakes, must not go on by the old cut.
+update {schema}.lanes
+   set covered = (select max(covered) from {schema}.lanes), epoch = epoch + 1, owner = null, lease_until = null

@@ -85,14 +85,15 @@ select a.pid, a.application_name, extract(epoch from clock_timestamp() - a.xact_
 
 -- name: read
 -- Read third. The sizes come first, so that the rows that are fetched fit into memory whatever they weigh;
--- a row is in while what stands before it is below the limit, so that one giant alone still moves. The weight is the
+-- a row is in while what stands before it is below the limit, so that one giant alone still moves. A catch-up passes over what is parked already. The weight is the
 -- same sum that the reader makes of what it got, to the byte: by it the reader tells a cut from an end.
 with sized as materialized (
     select o.position, coalesce(octet_length(o.value), 0) + coalesce(octet_length(o.key), 0)
                        + length(o.headers::text) + 100 as size
       from {schema}.outbox o
      where o.position > %(after)s and o.position <= %(upto)s and mod(o.slot, %(lanes)s) = %(lane)s
-       and (%(topic)s::text is null or o.topic = %(topic)s)
+       and (%(topic)s::text is null or (o.topic = %(topic)s and not exists (
+            select from {schema}.parked p where p.position = o.position)))
        and (%(without)s::text[] = '{}' or o.topic <> all(%(without)s::text[]))
      order by o.position limit %(limit)s
 ), summed as (
@@ -103,7 +104,8 @@ with sized as materialized (
 select o.position, o.id::text, o.topic, o.key, o.value, o.headers::text, o.partition
   from {schema}.outbox o
  where o.position > %(after)s and o.position <= (select upto from cut) and mod(o.slot, %(lanes)s) = %(lane)s
-   and (%(topic)s::text is null or o.topic = %(topic)s)
+   and (%(topic)s::text is null or (o.topic = %(topic)s and not exists (
+        select from {schema}.parked p where p.position = o.position)))
    and (%(without)s::text[] = '{}' or o.topic <> all(%(without)s::text[]))
  order by o.position
 
@@ -179,6 +181,7 @@ with mine as (
            w.reason, %(claim_number)s
       from mine, unnest(%(waiting)s::bigint[], %(waiting_reasons)s::text[]) w(position, reason)
       join {schema}.outbox o on o.position = w.position
+    on conflict (position) do nothing
 )
 select lane from mine
 
@@ -206,6 +209,7 @@ with mine as (
            mine.number, (w.state = 'failed')::integer
       from mine, unnest(%(positions)s::bigint[], %(states)s::text[], %(reasons)s::text[]) w(position, state, reason)
       join {schema}.outbox o on o.position = w.position
+    on conflict (position) do nothing
 ), held as (
     insert into {schema}.topic_holds (lane, topic, state, from_position, reason)
     select %(lane)s, w.topic, 'held', %(after)s, w.reason
@@ -243,13 +247,18 @@ select topic, key, min(position) from {schema}.parked
 -- name: claim_retry
 -- Only the lane's owner resends, as a numbered batch: the messages that an operator freed, and behind each of them
 -- its key's queue, as far as nothing failed stands before it.
-with chosen as (
-    select p.position from {schema}.parked p
+with freeable as materialized (
+    select p.position, coalesce(octet_length(p.value), 0) + 100 as size from {schema}.parked p
      where p.state in ('retrying', 'waiting') and p.retry_batch is null and mod(p.slot, %(lanes)s) = %(lane)s
        and not exists (
            select from {schema}.parked f
             where f.topic = p.topic and f.key = p.key and f.position < p.position and f.state = 'failed')
      order by p.position limit %(limit)s
+), chosen as (
+    -- Bounded in bytes as in messages.
+    select position from (
+        select position, size, sum(size) over (order by position rows unbounded preceding) as total from freeable) s
+     where total - size < %(size)s
 ), mine as (
     update {schema}.lanes l set last_number = %(number)s, changed_at = clock_timestamp()
      where l.lane = %(lane)s and l.owner = %(owner)s and l.epoch = %(epoch)s and l.last_number = %(number)s - 1
@@ -258,6 +267,8 @@ with chosen as (
 ), freed as (
     update {schema}.parked p set state = 'retrying', retry_batch = %(number)s, changed_at = clock_timestamp()
       from mine, chosen where p.position = chosen.position
+       -- Asked again: an operator may have discarded it since it was chosen.
+       and p.state in ('retrying', 'waiting') and p.retry_batch is null
     returning p.position
 ), claimed as (
     insert into {schema}.batches (covered, lane, number, token, kind, after_position, upto, messages, mode, state,

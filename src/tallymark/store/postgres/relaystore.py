@@ -202,7 +202,9 @@ class PostgresRelayStore:
         rows = self._db.rows("held_keys", {"lane": lane.lane, "lanes": self._lanes})
         return {(topic, bytes(key)): first for topic, key, first in rows}
 
-    def claim_retry(self, lane: Lane, claim: Batch, limit: int) -> tuple[Lane, Batch | None]:
+    def claim_retry(
+        self, lane: Lane, claim: Batch, limit: int, size: int = 16 * 1024 * 1024
+    ) -> tuple[Lane, Batch | None]:
         parameters = {
             **_owned(lane),
             "lanes": self._lanes,
@@ -210,6 +212,7 @@ class PostgresRelayStore:
             "token": claim.token,
             "mode": str(claim.mode),
             "limit": limit,
+            "size": size,
         }
         row = self._db.row("claim_retry", parameters)
         if row is None:  # nothing to retry, or the lane is not ours: the next write will tell

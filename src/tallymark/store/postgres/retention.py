@@ -81,15 +81,19 @@ class Retention:
         needed, last, size = row
         jumped = self._jump(connection, last, size)
         for name, bound, _ in self._partitions(connection, "outbox"):
-            if bound > needed + 1 or bound > last or not self._is_old(connection, name):
+            # Strictly beyond it: a lane that stands on a partition's last position still files its batches there.
+            if bound > needed or bound > last or not self._is_old(connection, name):
                 break
-            dropped += self._drop(connection, f"outbox_{bound}", f"batches_{bound}")
-        return RetentionReport(made, (*dropped, *self._drop_parked(connection, size)), jumped)
+            dropped += self._drop(connection, f"outbox_{bound}")
+        return RetentionReport(made, (*dropped, *self._drop_beside(connection, size)), jumped)
 
-    def _drop_parked(self, connection: Connection, size: int) -> list[str]:
-        """Parked messages stay until each is sent or discarded, and as long as the outbox's rows beside them."""
+    def _drop_beside(self, connection: Connection, size: int) -> list[str]:
+        """Batches go when the rows that they cover have gone; parked messages when each is sent or discarded, too."""
         kept = {bound for _, bound, _ in self._partitions(connection, "outbox")}
         gone: list[str] = []
+        for name, bound, _ in self._partitions(connection, "batches"):
+            if bound not in kept:
+                gone += self._drop(connection, name)
         for name, bound, _ in self._partitions(connection, "parked"):
             if bound not in kept and not self._one(
                 connection, "parked_unfinished", low=bound - size, high=bound

@@ -71,7 +71,8 @@ pragma data_version
 with sized as materialized (
     select o.position, coalesce(length(o.value), 0) + coalesce(length(o.key), 0) + length(o.headers) + 100 as size
       from {schema}_outbox o
-     where o.position > :after and o.position <= :upto and (:topic is null or o.topic = :topic)
+     where o.position > :after and o.position <= :upto and (:topic is null or (o.topic = :topic
+            and o.position not in (select position from {schema}_parked)))
        and o.topic not in (select value from json_each(:without))
      order by o.position limit :limit
 ), summed as (
@@ -80,7 +81,8 @@ with sized as materialized (
 select o.position, o.id, o.topic, o.key, o.value, o.headers, o.partition
   from {schema}_outbox o
  where o.position > :after and o.position <= (select max(position) from summed where total - size < :size)
-   and (:topic is null or o.topic = :topic)
+   and (:topic is null or (o.topic = :topic
+            and o.position not in (select position from {schema}_parked)))
    and o.topic not in (select value from json_each(:without))
  order by o.position
 
@@ -145,6 +147,7 @@ insert into {schema}_parked (position, id, topic, key, value, headers, partition
 select o.position, o.id, o.topic, o.key, o.value, o.headers, o.partition, o.created_at, :state, :reason, :batch,
        :state = 'failed'
   from {schema}_outbox o where o.position = :position
+    on conflict (position) do nothing
 
 -- name: park_again
 -- In a batch of parked messages: the failed one is failed again, those of its key behind it wait again.

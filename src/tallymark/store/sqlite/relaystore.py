@@ -205,7 +205,13 @@ class SqliteRelayStore:
     def held_keys(self, lane: Lane) -> dict[Key, int]:  # noqa: ARG002 - there is one
         return {(topic, key): first for topic, key, first in self._db.rows("held_keys")}
 
-    def claim_retry(self, lane: Lane, claim: Batch, limit: int) -> tuple[Lane, Batch | None]:
+    def claim_retry(
+        self,
+        lane: Lane,
+        claim: Batch,
+        limit: int,
+        size: int = 0,  # noqa: ARG002 - bounded by count alone here
+    ) -> tuple[Lane, Batch | None]:
         if not self._db.rows("retryable", {"limit": 1}):  # most often: no write for nothing
             return lane, None
         with self._db.transaction():
