@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator
@@ -21,6 +22,10 @@ from tallymark.local.cluster import LocalCluster
 from tests.waiting import wait_for
 
 MakeTopic = Callable[..., str]
+
+# A run in the background starts with SIGINT ignored, and its children inherit that: tests of Ctrl-C need it heard.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
