@@ -56,14 +56,14 @@ def test_transactional_loses_nothing_doubles_nothing_and_keeps_order(
     assert found.is_clean, found
 
 
-@pytest.mark.parametrize(
-    "point", ["relay.after_kafka_commit:3", "relay.after_kafka_commit:4", "relay.before_mark:3"]
-)
-def test_two_batches_in_doubt_are_told_apart_by_the_last_receipt(ground: Ground, point: str) -> None:
-    """Behind, a batch may be committed in Kafka before the one in front of it is marked: both are in doubt then."""
-    ground.add(MESSAGES)
-    _crash(ground, Mode.TRANSACTIONAL, point)
-    assert ground.value("select count(*) from tallymark.batches where state = 'sending'") >= 2
+def test_two_batches_in_doubt_are_told_apart_by_the_last_receipt(ground: Ground) -> None:
+    """The last two of a burst: the second is committed in Kafka before the first is marked, and both are in doubt.
+
+    Just two, and no more behind them: a third one's claim would mark the first in time.
+    """
+    ground.add(2 * BATCH)
+    _crash(ground, Mode.TRANSACTIONAL, "relay.after_kafka_commit:3")
+    assert ground.value("select count(*) from tallymark.batches where state = 'sending'") == 2
     ground.send_all(mode="transactional", batch_messages=BATCH)
     assert ground.value("select count(*) from tallymark.lanes where halted is not null") == 0
     assert ground.compare().is_clean
