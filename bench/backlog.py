@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import psycopg
@@ -104,12 +105,16 @@ class Backlog:
             )
         )
 
-    def drained(self) -> Drained:
+    def drained(self, first: int | None = None) -> Drained:
+        """Of everything, or of the first so many messages."""
         with psycopg.connect(self.url) as connection:
             rows = connection.execute(
                 "select extract(epoch from claimed_at)::float, extract(epoch from sent_at)::float, messages "
                 "from tallymark.batches where kind = 'range' and state = 'sent' order by sent_at"
             ).fetchall()
+        if first is not None:
+            totals = accumulate(row[2] for row in rows)
+            rows = [row for row, total in zip(rows, totals, strict=True) if total <= first]
         if len(rows) < 2:
             raise Problem(f"{len(rows)} batches give no rate")
         return Drained(

@@ -1,6 +1,6 @@
 """The bare client sending what the relay sends: same bytes, same headers, an explicit partition, batches of one size.
 
-    python -m bench.published transactional | idempotent TOPIC COUNT BATCH
+    python -m bench.published transactional | alternating | idempotent TOPIC COUNT BATCH
 
 Everything is made in memory before the clock starts. As with the relay, the rate counts from the end of the first batch
 to the end of the last. Prints {"count", "seconds", "cpu_seconds"}.
@@ -13,6 +13,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import cycle, islice
 
 from confluent_kafka import KafkaError, Message, Producer
@@ -34,6 +35,7 @@ def ready(count: int, partitions: int) -> list[Ready]:
     """The relay's messages, as the client takes them."""
     fixed: list[tuple[str, str | bytes | None]] = [
         ("ce_specversion", b"1.0"),
+        ("tm_format", b"1"),
         ("ce_source", SOURCE.encode()),
         ("ce_type", TYPE.encode()),
         ("content-type", b"application/octet-stream"),
@@ -74,6 +76,32 @@ def transactional(topic: str, messages: Iterator[Ready], batches: int, batch: in
     return ends
 
 
+def alternating(topic: str, messages: Iterator[Ready], batches: int, batch: int) -> list[float]:
+    """As `transactional`, with two transactional ids in turn: one batch is produced while the one before commits.
+
+    Order is kept: a batch is produced when the one before is in the log, and committed when that one is committed.
+    """
+    producers = [bare_producer(**{"transactional.id": f"bench-{uuid.uuid4()}"}) for _ in range(2)]
+    for producer in producers:
+        producer.init_transactions(30)
+    ends: list[float] = []
+
+    def commit(producer: Producer) -> None:
+        producer.commit_transaction(60)
+        ends.append(time.perf_counter())
+
+    with ThreadPoolExecutor(1) as committing:
+        before: Future[None] | None = None
+        for producer in islice(cycle(producers), batches):
+            producer.begin_transaction()
+            send(producer, topic, islice(messages, batch))
+            producer.flush(60)
+            if before is not None:
+                before.result()
+            before = committing.submit(commit, producer)
+    return ends
+
+
 def idempotent(topic: str, messages: Iterator[Ready], batches: int, batch: int) -> list[float]:
     """The times at which the first batch and all others were acknowledged, a callback for each message."""
     producer = bare_producer()
@@ -94,7 +122,7 @@ def idempotent(topic: str, messages: Iterator[Ready], batches: int, batch: int) 
     return [first, time.perf_counter()]
 
 
-WORKLOADS = {"transactional": transactional, "idempotent": idempotent}
+WORKLOADS = {"transactional": transactional, "alternating": alternating, "idempotent": idempotent}
 
 
 def main(name: str, topic: str, count: int, batch: int) -> None:

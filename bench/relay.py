@@ -55,6 +55,7 @@ def _drains(context: Context) -> list[Row]:
                 "one lane": ours(1, "transactional"),
                 "many lanes": ours(MANY_LANES, "transactional"),
                 "raw transactional": lambda: _raw(context, "transactional", count),
+                "raw alternating": lambda: _raw(context, "alternating", count),
                 "callback": ours(1, "callback"),
                 "raw idempotent": lambda: _raw(context, "idempotent", count),
             },
@@ -72,6 +73,13 @@ def _drains(context: Context) -> list[Row]:
         ),
         _rate(f"transactional, {MANY_LANES} lanes, against raw idempotent", many, fastest, at_least(0.6)),
         *rows_for("callback, 1 lane, against raw idempotent", samples["callback"], fastest),
+        # What two ids in turn would win, before anything of ours is built on them.
+        row(
+            "raw transactional with two ids in turn, against one",
+            "messages/s",
+            [one.rate for one in samples["raw alternating"]],
+            [one.rate for one in raw],
+        ),
         row("from the process's start to its first claim", "s", starts),
     ]
 
@@ -87,13 +95,15 @@ def _depth(context: Context) -> list[Row]:
 
         def at(backlog: Backlog, limit: int) -> Callable[[], Sample]:
             def measure() -> Sample:
-                drained, usage, _ = drain(backlog, context.cluster, lanes=1, limit=limit)
+                _, usage, _ = drain(backlog, context.cluster, lanes=1, limit=limit, batch_messages=NEAR // 10)
                 empty_topic(context.cluster, topic)
-                return sample_of(drained, usage, drained.count)
+                drained = backlog.drained(first=NEAR)
+                return sample_of(drained, usage, limit)
 
             return measure
 
-        # Ten times as much is sent with the deep one as is there with the other: enough for memory to show.
+        # The rate is that of as many messages on both sides. Of the deep one ten times as many are sent: enough for
+        # memory to show.
         samples = interleave(
             {"deep": at(far, 10 * NEAR), "near": at(near, NEAR)},
             repetitions,

@@ -14,24 +14,28 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
 from types import TracebackType
 from typing import IO
 
 import psutil
 
 from tallymark.crashpoint import VARIABLE
+from tests import forked
 from tests.waiting import wait_for
 
 
 class Child:
-    def __init__(self, process: subprocess.Popen[str], output: IO[str]) -> None:
-        self._process = process
-        self._output = output
+    """A process, by its pid and a way to ask for its exit code."""
 
-    @property
-    def pid(self) -> int:
-        return self._process.pid
+    def __init__(self, pid: int, exit_code: Callable[[], int | None], output: IO[str]) -> None:
+        self.pid = pid
+        self._exit_code = exit_code
+        self._output = output
+        self._was_asked = False
 
     @property
     def output(self) -> str:
@@ -40,16 +44,17 @@ class Child:
         return self._output.read()
 
     def is_alive(self) -> bool:
-        return self._process.poll() is None
+        return self._exit_code() is None
 
     def wait(self, within: float = 60.0) -> int:
         """Its exit code; minus the signal's number when a signal ended it."""
         try:
-            return self._process.wait(within)
-        except subprocess.TimeoutExpired:
-            raise AssertionError(
-                f"the child did not end within {within:g} s; it wrote:\n{self.output}"
-            ) from None
+            wait_for(lambda: not self.is_alive(), within=within, what="the child ends")
+        except AssertionError as late:
+            raise AssertionError(f"{late}; it wrote:\n{self.output}") from None
+        code = self._exit_code()
+        assert code is not None
+        return code
 
     def wait_output(self, text: str, within: float = 60.0) -> None:
         wait_for(
@@ -59,30 +64,51 @@ class Child:
 
     def wait_stopped(self, within: float = 60.0) -> None:
         """Until a crash point with :stop, or `stop`, has stopped it."""
+        assert self._stopped(within), f"the child ended before it was stopped; it wrote:\n{self.output}"
+
+    def stop(self) -> bool:
+        """SIGSTOP. False where it ended by itself before that."""
+        self._send(signal.SIGSTOP)
+        return self._stopped(60)
+
+    def _stopped(self, within: float) -> bool:
         wait_for(
-            lambda: psutil.Process(self.pid).status() == psutil.STATUS_STOPPED,
+            lambda: not self.is_alive() or psutil.Process(self.pid).status() == psutil.STATUS_STOPPED,
             within=within,
             what="the child is stopped",
         )
-
-    def stop(self) -> None:
-        """SIGSTOP."""
-        self._process.send_signal(signal.SIGSTOP)
-        self.wait_stopped()
+        return self.is_alive()
 
     def cont(self) -> None:
         """SIGCONT."""
-        self._process.send_signal(signal.SIGCONT)
+        self._send(signal.SIGCONT)
 
     def kill(self) -> int:
         """kill -9, and its exit code."""
-        if self.is_alive():
-            self._process.kill()
+        self._send(signal.SIGKILL)
         return self.wait()
 
+    def _send(self, sign: signal.Signals) -> None:
+        if self.is_alive():  # else its pid may be somebody else's by now
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, sign)
+
     def terminate(self, sign: signal.Signals = signal.SIGTERM) -> None:
-        if self.is_alive():
-            self._process.send_signal(sign)
+        """Ask it to end, once it listens: one that is still importing would be ended by the signal itself."""
+        if not self._was_asked:  # whoever was asked once may leave the second time to the system
+            wait_for(
+                lambda: not self.is_alive() or self._hears(sign), within=60, what=f"it hears {sign.name}"
+            )
+        self._was_asked = True
+        self._send(sign)
+
+    def _hears(self, sign: signal.Signals) -> bool:
+        try:
+            status = Path(f"/proc/{self.pid}/status").read_text()
+        except FileNotFoundError:  # not on Linux: it had the time that it took to get here
+            return True
+        caught = next(line for line in status.splitlines() if line.startswith("SigCgt:"))
+        return bool(int(caught.split()[1], 16) >> (sign - 1) & 1)
 
     def __enter__(self) -> Child:
         return self
@@ -101,20 +127,32 @@ def start_child(
     environment: Mapping[str, str] | None = None,
     cwd: str | os.PathLike[str] | None = None,
 ) -> Child:
-    """`python ARGUMENTS…` by this run's Python, in a process group of its own: Ctrl-C does not reach it."""
+    """`python ARGUMENTS…` by this run's Python, in a process group of its own: Ctrl-C does not reach it.
+
+    What is a module of ours is forked, with the packages it needs imported already (forked.py).
+    """
     env = {**os.environ, "PYTHONUNBUFFERED": "1", **(environment or {})}
     env.pop(VARIABLE, None)
     if crash_point:
         env[VARIABLE] = crash_point
-    output = tempfile.NamedTemporaryFile("w+", prefix="child-", suffix=".txt")  # noqa: SIM115 - the Child closes it
-    process = subprocess.Popen(
+    output = tempfile.NamedTemporaryFile("a+", prefix="child-", suffix=".txt")  # noqa: SIM115 - the Child closes it
+    folder = os.fspath(cwd or os.getcwd())
+    if arguments[0] == "-m":
+        process = forked.start(arguments[1], arguments[2:], env, folder, output.name)
+        return Child(_pid(process), lambda: process.exitcode, output)
+    started = subprocess.Popen(
         [sys.executable, *arguments],
         stdin=subprocess.DEVNULL,
         stdout=output,
         stderr=subprocess.STDOUT,
         text=True,
         env=env,
-        cwd=cwd,
+        cwd=folder,
         process_group=0,
     )
-    return Child(process, output)
+    return Child(started.pid, started.poll, output)
+
+
+def _pid(process: ForkServerProcess) -> int:
+    assert process.pid is not None, "it was started"
+    return process.pid

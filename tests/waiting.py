@@ -8,17 +8,21 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-_LOOK_AGAIN_S = 0.02
+# A look may cost as much as a new session of PostgreSQL: the longer it takes, the less often.
+_SOONEST_S, _LATEST_S = 0.01, 0.15
+_SHARE = 0.1
 
 
 def wait_for(condition: Callable[[], T], *, within: float = 20.0, what: str = "") -> T:
     """What `condition` returns, as soon as that is true; after `within` seconds an error that says `what`."""
-    deadline = time.monotonic() + within
+    began = time.monotonic()
     while True:
         value = condition()
         if value:
             return value
-        if time.monotonic() > deadline:
+        waited = time.monotonic() - began
+        if waited > within:
             name = what or getattr(condition, "__qualname__", repr(condition))
             raise AssertionError(f"not within {within:g} s: {name} (last seen: {value!r})")
-        time.sleep(_LOOK_AGAIN_S)
+        # The only sleep: between two looks at a condition, before its deadline.
+        time.sleep(min(max(_SOONEST_S, _SHARE * waited), _LATEST_S))

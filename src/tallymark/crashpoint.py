@@ -42,7 +42,8 @@ def armed(spec: str) -> Callable[[str], None]:
         if due:
             sys.stderr.write(f"crash point {point}: {sign.name}\n")
             sys.stderr.flush()
-            os.kill(os.getpid(), sign)
+            # To this very thread: one for the process may be taken by another thread while this one runs on.
+            signal.pthread_kill(threading.get_ident(), sign)
 
     return fire
 

@@ -78,11 +78,92 @@ class ParkedState(_Described):
     DISCARDED = "discarded", "Given up; the audit says who and why."
 
 
-UNFINISHED = (ParkedState.FAILED, ParkedState.WAITING, ParkedState.RETRYING)
-
-
 class HoldState(_Described):
     """Where a topic is that the relay could not publish into."""
 
     HELD = "held", "Its rows are passed over until the topic is put right."
     CATCHING_UP = "catching-up", "It was put right; what was passed over is being sent, in order."
+
+
+class ApplyMode(_Described):
+    """When an inbox applies what it keeps."""
+
+    INLINE = "inline", "Keep, apply and move the position in one transaction per batch."
+    DEFERRED = "deferred", "Keep and move the position first; workers apply later, in order within a key."
+
+
+class OwnerKind(_Described):
+    """Who moves a position."""
+
+    SERVICE = "service", "A process of `tallymark inbox run`."
+    SPARK = "spark", "A run of `tallymark pipeline ingest`."
+
+
+class QueueState(_Described):
+    """Where a kept message is that is not finished. What is neither queued nor dead is applied."""
+
+    READY = "ready", "Waits for a worker, or behind an earlier one of its key."
+    RETRYING = "retrying", "Failed, and will be tried again at its time; its key waits."
+    DEAD = "dead", "Failed for good; its key waits for an operator."
+
+
+class DeadState(_Described):
+    """Where a dead letter is."""
+
+    DEAD = "dead", "Waits for an operator."
+    RETRYING = "retrying", "An operator put it back into the queue."
+    APPLIED = "applied", "Was applied after all."
+    DISCARDED = "discarded", "Given up; the audit says who and why."
+
+
+class ApplicationOutcome(_Described):
+    """What applying a message came to."""
+
+    APPLIED = "applied", "The handler made its effect."
+    ALREADY = "already", "The handler's own constraint said that the effect was there before."
+    OLDER = "older", "A newer one of its key had been applied; nothing was changed."
+
+
+class TokenRole(_Described):
+    """What the bearer of a token may do at the query interface. Each may do all that stands before it."""
+
+    VIEWER = "viewer", "Sees everything but payloads."
+    OPERATOR = "operator", "Sees payloads; retries, discards, resends, pauses and resumes."
+    ADMIN = "admin", "Sees the audit; lists and revokes tokens."
+
+    def includes(self, other: TokenRole) -> bool:
+        """Whether this role may do what the other one may."""
+        order = list(TokenRole)
+        return order.index(self) >= order.index(other)
+
+
+class Verdict(_Described):
+    """What became of a message, as the tally sees it. tally/verdicts.py has the definitions."""
+
+    DELIVERED = "delivered", "Written, logged, kept and applied once."
+    PENDING = "pending", "On its way, and within its time."
+    DISCARDED = "discarded", "Given up by an operator; the audit says who and why."
+    FOREIGN = "foreign", "In the log, and from a producer that has no outbox here."
+    CANNOT_KNOW = "cannot-know", "Retention is past it on one side: nobody can say any more."
+    LATE = "late", "On its way for longer than it should be."
+    PARKED = "parked", "Failed at the relay, or is being tried again at the inbox; its key waits."
+    DEAD = "dead", "Failed for good at the inbox; waits for an operator."
+    LOST_IN_RELAY = "lost-in-relay", "The outbox says that it was sent; the log does not have it."
+    LOST_IN_LOG = "lost-in-log", "The log had it, and has it no more."
+    LOST_IN_INBOX = "lost-in-inbox", "The consumer's position has passed it; its inbox does not have it."
+    UNAPPLIED = "unapplied", "Kept, and neither applied nor queued nor dead."
+    DOUBLED_IN_LOG = "doubled-in-log", "More copies in the log than were written."
+    APPLIED_TWICE = "applied-twice", "Its effect was made more than once."
+    REORDERED = "reordered", "It stands in the log behind a later one of its key."
+    ALTERED = "altered", "Its contents or its position are not what was written."
+    PHANTOM = "phantom", "It bears our marks, and no outbox has written it."
+
+
+class Stage(_Described):
+    """Where on the journey a verdict holds."""
+
+    OUTBOX = "outbox", "In the producer's database."
+    RELAY = "relay", "On the way from the outbox into the log."
+    LOG = "log", "In Kafka."
+    INBOX = "inbox", "On the way from the log into the consumer's database."
+    APPLY = "apply", "In the consumer's database: kept, and to be applied."

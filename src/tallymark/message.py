@@ -24,7 +24,6 @@ CE_ID = "ce_id"
 CE_SOURCE = "ce_source"
 CE_TYPE = "ce_type"
 CE_SPECVERSION = "ce_specversion"
-CE_TIME = "ce_time"
 CONTENT_TYPE = "content-type"
 TRACEPARENT = "traceparent"
 TM_POSITION = "tm_position"
@@ -188,12 +187,15 @@ def _json_header(name: str, value: Any) -> Any:
 
 
 def kafka_headers(text: str) -> list[tuple[str, bytes]]:
-    """A row's headers as Kafka takes them, order and repeated names kept, with the formats' versions."""
+    """A row's headers as Kafka takes them, order and repeated names kept, with the formats' versions.
+
+    Raises `UsageError` for whatever they cannot be: SQL checks no more than that they are JSON.
+    """
 
     def value_of(name: str, value: Any) -> bytes:
         if isinstance(value, str):
             return value.encode()
-        if isinstance(value, list) and len(value) == 1 and value[0][0] == "base64":
+        if isinstance(value, tuple) and len(value) == 1 and value[0][0] == "base64":
             return base64.b64decode(value[0][1])
         if isinstance(
             value, int | float | bool
@@ -201,6 +203,13 @@ def kafka_headers(text: str) -> list[tuple[str, bytes]]:
             return json.dumps(value).encode()
         raise UsageError(f"header {name!r} is neither text nor {{'base64': …}}")
 
-    pairs = json.loads(text, object_pairs_hook=list)
     ours = [(CE_SPECVERSION, SPECVERSION.encode()), (TM_FORMAT, HEADERS_FORMAT.encode())]
-    return [*ours, *((name, value_of(name, value)) for name, value in pairs)]
+    try:
+        pairs = json.loads(text, object_pairs_hook=tuple)
+        if not isinstance(pairs, tuple):
+            raise UsageError("headers are a JSON object")
+        for name, _ in pairs:
+            name.encode()  # half a surrogate pair, which json lets through, ends Kafka's client with a crash
+        return [*ours, *((name, value_of(name, value)) for name, value in pairs)]
+    except (ValueError, TypeError, RecursionError) as error:
+        raise UsageError(f"headers cannot be read: {error}") from None

@@ -35,7 +35,7 @@ _POLICIES = {
     Mode.CALLBACK: ModePolicy(
         Mode.CALLBACK,
         transactional=False,
-        in_flight=4,
+        in_flight=2,
         guarantee="at least once: a crash between acknowledgement and mark sends those batches again",
         cost="none beyond the acknowledgements; consumers must deduplicate by ce_id",
     ),

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from tallymark.cli import connections
@@ -85,3 +88,48 @@ def test_a_local_cluster_is_never_mixed_with_someones_own(
     assert ran.code == 2
     assert "no Kafka is given" in ran.err
     assert "tallymark local env" in ran.err
+
+
+@pytest.fixture
+def two(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, str]]:
+    """Names of two databases that a test may make on the local cluster."""
+    monkeypatch.setenv("TALLYMARK_HOME", str(cluster.home.path))
+    names = (f"bank_{uuid.uuid4().hex[:8]}", f"ledger_{uuid.uuid4().hex[:8]}")
+    yield names
+    for name in names:
+        cluster.drop_database(name)
+
+
+def test_what_was_set_up_on_a_local_cluster_is_known_by_name(run: Run, two: tuple[str, str]) -> None:
+    """Without settings: verbs that look across stations find all of them."""
+    bank, ledger = two
+    assert run("init", "--database", bank, "--role", "producer").code == 0
+    assert run("init", "--database", ledger, "--role", "consumer").code == 0
+    ran = run("trace", "019e2f64-0000-7000-8000-000000000000")
+    assert (ran.code, f"in {bank}, {ledger}" in ran.err) == (1, True), ran.err
+    ran = run("outbox", "list")
+    assert (ran.code, "which database?" in ran.err, bank in ran.err) == (2, True, True), ran.err
+
+
+def test_what_local_env_gave_to_a_shell_is_the_local_cluster(
+    run: Run, cluster: LocalCluster, two: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TALLYMARK_BOOTSTRAP_SERVERS", cluster.bootstrap_servers)
+    monkeypatch.setenv("TALLYMARK_DATABASE", cluster.postgres.url("tallymark"))
+    assert run("init", "--database", two[0], "--role", "producer").code == 0
+    assert run("outbox", "list", "--database", two[0]).code == 0
+
+
+def test_the_url_of_a_local_database_is_for_programs(
+    run: Run, cluster: LocalCluster, two: tuple[str, str]
+) -> None:
+    shown = run("local", "url", two[0])
+    with psycopg.connect(shown.out.strip()) as connection:
+        assert connection.info.dbname == two[0]
+    assert "********" in run("local", "url", two[0], "--json").json["url"]
+    assert run("local", "url", "no/name").code == 2
+
+
+def test_without_a_local_cluster_there_is_no_url(run: Run) -> None:
+    ran = run("local", "url", "bank")
+    assert (ran.code, "tallymark local up" in ran.err) == (1, True)

@@ -204,6 +204,39 @@ def test_completion_of_verbs(tmp_path: Path) -> None:
     assert ran.stdout.split() == ["config"]
 
 
+def in_bash(script: str, home: Path) -> str:
+    """What a user's bash says, with `tallymark` on its path and a home of its own."""
+    programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    ran = subprocess.run(
+        ["bash", "-c", f"set -e; {script}; true"],
+        cwd=home,
+        env={**os.environ, "HOME": str(home), "PATH": programs},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert (ran.returncode, ran.stderr) == (0, "")
+    return ran.stdout
+
+
+ASK = "COMP_WORDS=(tallymark local st) COMP_CWORD=2; _tallymark_completion tallymark; echo ${COMPREPLY[@]}"
+
+
+def test_completion_that_is_shown_works_in_a_real_shell(tmp_path: Path) -> None:
+    assert in_bash(f'eval "$(tallymark --show-completion)"; {ASK}', tmp_path) == "status\n"
+
+
+def test_completion_that_is_installed_works_in_the_next_shell(tmp_path: Path) -> None:
+    assert "completion installed" in in_bash("tallymark --install-completion", tmp_path)
+    assert in_bash(f". ~/.bashrc; {ASK}", tmp_path) == "status\n"
+
+
+def test_python_m_tallymark_is_tallymark(tmp_path: Path) -> None:
+    assert in_bash("python -m tallymark --version", tmp_path) == f"tallymark {__version__}\n"
+    assert in_bash("tallymark --version", tmp_path) == f"tallymark {__version__}\n"
+
+
 def test_main_returns_and_never_exits() -> None:
     assert main(["--version"]) == 0
 

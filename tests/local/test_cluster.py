@@ -20,7 +20,9 @@ from tests.waiting import wait_for
 
 
 def send(cluster: LocalCluster, topic: str, value: bytes) -> None:
-    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "enable.idempotence": True})
+    producer = Producer(
+        {"bootstrap.servers": cluster.bootstrap_servers, "enable.idempotence": True, "log_level": 0}
+    )
     producer.produce(topic, value=value, partition=0)
     assert producer.flush(30) == 0
 
@@ -32,6 +34,7 @@ def values(cluster: LocalCluster, topic: str, count: int) -> list[bytes]:
             "group.id": topic,
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
+            "log_level": 0,
         }
     )
     consumer.subscribe([topic])
@@ -124,6 +127,7 @@ def test_a_killed_broker_is_seen_and_up_brings_it_back(cluster: LocalCluster, ma
     status = cluster.status()
     assert not status.healthy
     assert [p.name for p in status.processes if p.state is State.CRASHED] == ["broker-2"]
+    assert status.brokers_seen == 2
     send(cluster, topic, b"between")  # two of three are enough
     LocalCluster(cluster.home.path).up()  # by another handle, as the command line would
     assert victim.is_alive()
@@ -132,6 +136,7 @@ def test_a_killed_broker_is_seen_and_up_brings_it_back(cluster: LocalCluster, ma
     assert values(cluster, topic, 2) == [b"before", b"between"]
 
 
+@pytest.mark.full
 def test_a_wiped_disk_is_filled_again_from_the_others(cluster: LocalCluster, make_topic: MakeTopic) -> None:
     topic = make_topic(1)
     send(cluster, topic, b"kept")
@@ -147,12 +152,13 @@ def test_a_wiped_disk_is_filled_again_from_the_others(cluster: LocalCluster, mak
     assert values(cluster, topic, 1) == [b"kept"]
 
 
+@pytest.mark.full
 def test_reconfigure_restarts_with_other_settings_and_back(cluster: LocalCluster) -> None:
     broker = cluster.broker(1)
     resource = ConfigResource(ResourceType.BROKER, "1")
 
     def limit() -> object:
-        admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
         return admin.describe_configs([resource])[resource].result(30)["message.max.bytes"].value
 
     try:
@@ -213,3 +219,12 @@ def test_names_that_are_not_there(cluster: LocalCluster, tmp_path: Path) -> None
     with pytest.raises(Exception, match="there is no cluster"):
         _ = LocalCluster(tmp_path).bootstrap_servers
     assert look("127.0.0.1:1", timeout_s=0.2) is None
+
+
+def test_a_home_reached_through_a_link_is_the_same_home(cluster: LocalCluster, tmp_path: Path) -> None:
+    """Its servers must not look crashed, or a second `up` would start them twice."""
+    link = tmp_path / "link"
+    link.symlink_to(cluster.home.path)
+    linked = LocalCluster(link)
+    assert [server.state() for server in linked.processes] == [State.RUNNING] * 4
+    assert [server.find() for server in linked.processes] == [server.find() for server in cluster.processes]

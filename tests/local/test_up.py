@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import signal
 import socket
@@ -24,6 +25,7 @@ from tallymark.errors import EXIT_PROBLEM, EXIT_USAGE, Problem, UsageError
 from tallymark.local.cluster import LocalCluster
 from tallymark.local.process import State
 from tests.children import start_child
+from tests.waiting import wait_for
 
 UP = ["-m", "tallymark", "local", "up", "--brokers", "1", "--json", "--home"]
 POSTGRES_ONLY = (
@@ -105,6 +107,7 @@ def test_interrupted_it_leaves_nothing_running(home: Path) -> None:
     assert processes_of(home) == []
 
 
+@pytest.mark.full
 def test_a_home_lives_through_repairs(home: Path) -> None:
     """Two at once; then a stale pid file, a lost port and a half-formatted directory, with the data kept."""
     with start_child([*UP, str(home)]) as one, start_child([*UP, str(home)]) as two:
@@ -120,7 +123,7 @@ def test_a_home_lives_through_repairs(home: Path) -> None:
     assert told["under_replicated"] == 0
     assert {"pid", "port", "rss_bytes", "uptime_s"} <= told["processes"][0].keys()
 
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
     admin.create_topics([NewTopic("kept", 1, 1)])["kept"].result(30)
     cluster.create_database("kept")
 
@@ -150,7 +153,7 @@ def test_a_home_lives_through_repairs(home: Path) -> None:
         assert output.count("is taken by another program") == 3
     moved = LocalCluster(home)
     assert moved.status().healthy
-    admin = AdminClient({"bootstrap.servers": moved.bootstrap_servers})
+    admin = AdminClient({"bootstrap.servers": moved.bootstrap_servers, "log_level": 0})
     assert "kept" in admin.list_topics(timeout=30).topics
     assert not moved.create_database("kept"), "the database was lost"
 
@@ -168,6 +171,37 @@ def test_a_home_lives_through_repairs(home: Path) -> None:
     assert json.loads(wiped.stdout)["stopped"] == ["broker-1", "postgres"]
     assert processes_of(home) == []
     assert not list(home.glob("broker-*"))
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_where_no_cluster_was_made_wiping_says_so_and_touches_nothing(tmp_path: Path, there: bool) -> None:
+    home = tmp_path / "other"
+    if there:
+        (home / "postgres").mkdir(parents=True)
+        (home / "postgres" / "somebody's").touch()
+    ran = tallymark("local", "down", "--wipe", "--home", str(home))
+    assert (ran.returncode, ran.stdout.split(":")[0]) == (0, f"there is no cluster in {home}")
+    told = json.loads(tallymark("local", "down", "--wipe", "--json", "--home", str(home)).stdout)
+    assert told == {"home": str(home), "stopped": [], "wiped": False}
+    assert [each.name for each in home.rglob("*")] == (["postgres", "somebody's"] if there else [])
+
+
+def test_with_a_damaged_record_wiping_is_the_way_out_that_it_is_said_to_be(home: Path) -> None:
+    """What runs is stopped first. The process stands for PostgreSQL: it is known by its folder."""
+    (home / "postgres" / "data").mkdir(parents=True)
+    (home / "cluster.json").write_text("{")
+    stays = "import signal; signal.signal(signal.SIGINT, signal.SIG_DFL); signal.pause()"
+    command = [sys.executable, "-c", stays, "-D", str(home.resolve() / "postgres" / "data")]
+    # As a server's, its starter has gone.
+    subprocess.run(["sh", "-c", f"{shlex.join(command)} >/dev/null 2>&1 &"], check=True)
+    wait_for(lambda: processes_of(home), what="it runs")
+    assert "--wipe" in tallymark("local", "down", "--home", str(home)).stderr
+    assert processes_of(home)
+    told = json.loads(tallymark("local", "down", "--wipe", "--json", "--home", str(home)).stdout)
+    assert (told["stopped"], told["wiped"]) == (["postgres"], True)
+    assert processes_of(home) == []
+    assert not (home / "cluster.json").exists()
+    assert not (home / "postgres").exists()
 
 
 def test_postgres_16_and_data_of_another_major_version(home: Path) -> None:

@@ -9,7 +9,7 @@ import urllib.request
 import pytest
 
 from tallymark.errors import Problem, UsageError
-from tallymark.observe import metrics
+from tallymark.observe import names
 from tallymark.observe.health import Health, HealthServer
 from tallymark.observe.metrics import Metrics
 
@@ -24,7 +24,7 @@ def get(server: HealthServer, path: str) -> tuple[int, str]:
 
 def test_pages() -> None:
     counted = Metrics()
-    counted.set(metrics.RELAY_BACKLOG, 3, outbox="o")
+    counted.set(names.RELAY_BACKLOG, 3, outbox="o")
     ready = [False]
     with HealthServer(counted, port=0, ready=lambda: Health(ready[0], {"lanes": 2})) as server:
         status, text = get(server, "/metrics")

@@ -51,6 +51,7 @@ def consumed(bootstrap_servers: str, topic: str, count: int) -> list[Any]:
             "group.id": f"reader-{topic}",
             "auto.offset.reset": "earliest",
             "isolation.level": "read_committed",
+            "log_level": 0,
         }
     )
     consumer.subscribe([topic])

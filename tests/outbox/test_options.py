@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from tallymark import MessageState, Outbox, UsageError
+from tallymark import Draft, MessageState, Outbox, UsageError
 from tallymark.store.postgres.relaystore import PostgresRelayStore
 from tests.outbox.conftest import query
 from tests.waiting import wait_for
@@ -137,6 +137,40 @@ def test_states_are_derived_from_the_batch_that_covers_the_position(bank: str) -
         assert (status.state, status.reason) == (MessageState.FAILED, "too large")
         tx.execute("update tallymark.parked set state = 'discarded'")
         assert OUTBOX.state(tx, id_) is MessageState.DISCARDED
+        # Sent again, as `tally resend` does: a new row of the same id, and it is what counts.
+        tx.execute(
+            "insert into tallymark.outbox (id, topic, key, value) select id, topic, key, value"
+            " from tallymark.outbox where id = %s",
+            [id_],
+        )
+        status = OUTBOX.status(tx, id_)
+        assert status is not None
+        assert status.state is MessageState.PENDING
+        assert status.position is not None
+        assert status.position > position
+        tx.rollback()
+
+
+def test_a_message_is_asked_for_by_its_id(bank: str) -> None:
+    with psycopg.connect(bank) as tx:
+        for wrong in ("x", None, 5):
+            with pytest.raises(UsageError, match="is not a message's id"):
+                OUTBOX.state(tx, wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "rows", [psycopg.rows.dict_row, psycopg.rows.scalar_row, psycopg.rows.namedtuple_row]
+)
+def test_many_are_weighed_whatever_rows_the_connection_gives(bank: str, rows: Any) -> None:
+    query(
+        bank,
+        "insert into tallymark.topics (topic, topic_id, partitions, max_message_bytes)"
+        " values ('small', 'id', 1, 100) on conflict do nothing",
+    )
+    with psycopg.connect(bank, row_factory=rows) as tx:
+        with pytest.raises(UsageError, match="a value of 101 bytes is larger than topic small takes"):
+            OUTBOX.add_many(tx, [Draft("small", b"x" * 101)])
+        assert len(OUTBOX.add_many(tx, [Draft("small", b"x" * 100)])) == 1
         tx.rollback()
 
 

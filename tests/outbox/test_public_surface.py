@@ -42,15 +42,20 @@ def test_the_base_dependencies_are_enough(tmp_path: object) -> None:
 def test_the_names() -> None:
     assert tallymark.__all__ == [
         "Draft",
+        "Inbox",
+        "Message",
         "MessageState",
         "MessageStatus",
         "NotInTransaction",
         "Outbox",
         "Problem",
+        "SavedId",
         "SchemaMismatch",
         "TallymarkError",
+        "UniqueConstraint",
         "Unreachable",
         "UsageError",
+        "Version",
         "__version__",
     ]
     assert all(getattr(tallymark, name) is not None for name in tallymark.__all__)

@@ -151,7 +151,7 @@ def test_the_trace_of_the_span_that_is_current() -> None:
     assert json.loads(headers)["traceparent"] == trace
 
 
-@pytest.mark.parametrize("topic", ["", "a b", "ü", "a/b", "x" * 250, None, 5, b"t"])
+@pytest.mark.parametrize("topic", ["", ".", "..", "a b", "ü", "a/b", "x" * 250, None, 5, b"t"])
 def test_topics_that_are_none(topic: Any) -> None:
     with pytest.raises(UsageError, match="is not a topic's name"):
         OUTBOX.entry(Draft(topic, "x"))
@@ -176,6 +176,7 @@ def tx(bank: str) -> Iterator[psycopg.Connection[Any]]:
         ({"if_exists": "replace", "dedup_key": "x"}, "if_exists='replace' is not known"),
         ({"if_exists": "ignore"}, "says nothing without a dedup_key"),
         ({"serialize_key": True}, "needs a key"),
+        ({"deliver_after": 5}, "deliver_after=5 is no time"),
         ({"deliver_after": datetime.datetime(2026, 1, 1)}, "has no time zone"),  # noqa: DTZ001 - it is the point
     ],
 )

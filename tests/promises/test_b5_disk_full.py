@@ -64,7 +64,10 @@ def fill(folder: Path) -> Path:
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")
 def test_full_disks_refuse_and_nothing_is_lost(small_disks: LocalCluster) -> None:
     cluster = small_disks
-    create(AdminClient({"bootstrap.servers": cluster.bootstrap_servers}), TopicSpec("transfers", 3))
+    create(
+        AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0}),
+        TopicSpec("transfers", 3),
+    )
     url = cluster.database_url("bank")
     made = migrate(url, role=Role.PRODUCER, partitions_ahead=2)
     ground = Ground(url, cluster.bootstrap_servers, made.outbox_id or "", ["transfers"])

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import psycopg
 import pytest
@@ -87,21 +88,22 @@ def test_nothing_is_skipped_under_writers_that_commit_out_of_order(
 ) -> None:
     """Eight writers commit late, early or not at all, while a relay reads behind them."""
     ground = make_ground(lanes=2)
-    seeds = iter(range(1000))
 
     def write(seed: int) -> None:
         chance = random.Random(seed)  # noqa: S311 - a test's dice
-        with psycopg.connect(ground.url) as mine, psycopg.connect(ground.url) as other:
-            for _ in range(25):
-                ground.add_in(mine, chance.randrange(1, 4), keys=1, key=f"mine-{seed}")
-                ground.add_in(other, chance.randrange(1, 4), keys=1, key=f"other-{seed}")
-                first, second = (mine, other) if chance.random() < 0.5 else (other, mine)
-                first.commit()
-                (second.rollback if chance.random() < 0.2 else second.commit)()
+        with psycopg.connect(ground.url) as late, psycopg.connect(ground.url) as early:
+            for _ in range(15):
+                ground.add_in(late, chance.randrange(1, 4), key=f"late-{seed}")
+                for _ in range(chance.randrange(1, 5)):  # drawn later, committed earlier
+                    ground.add_in(early, chance.randrange(1, 4), key=f"early-{seed}")
+                    early.commit()
+                (late.rollback if chance.random() < 0.2 else late.commit)()
 
     with psycopg.connect(ground.url) as stranger, ground.relay():
         stranger.execute("create temp table mine as select 1")
-        writers = [threading.Thread(target=write, args=[next(seeds)]) for _ in range(8)]
+        ground.add(10)
+        ground.wait_sent()  # it reads already when they begin
+        writers = [threading.Thread(target=write, args=[seed]) for seed in range(8)]
         for writer in writers:
             writer.start()
         for writer in writers:
@@ -111,6 +113,29 @@ def test_nothing_is_skipped_under_writers_that_commit_out_of_order(
     found = ground.compare()
     assert found.expected > 400
     assert found.is_clean, found
+
+
+def test_a_writer_that_begins_between_the_two_looks_is_not_passed(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sequence is read before the floors: the other way round, its floor is seen too late (pitfall 3)."""
+    ground.add(5)
+    store = ground.store()
+    asked: list[str] = []
+    with psycopg.connect(ground.url) as late:
+        row = store._db.row
+
+        def between(name: str, parameters: Mapping[str, Any] | None = None) -> Any:
+            asked.append(name)
+            if len(asked) == 2:
+                ground.add_in(late, 1)
+                ground.add(1)
+            return row(name, parameters)
+
+        monkeypatch.setattr(store._db, "row", between)
+        assert store.frontier(0) == 5
+        assert len(asked) == 2
+    store.close()
 
 
 def test_status_names_the_oldest_floor_with_its_pid_and_age(ground: Ground) -> None:

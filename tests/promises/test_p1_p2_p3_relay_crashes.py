@@ -107,6 +107,7 @@ def test_a_batch_in_doubt_of_one_mode_is_settled_by_a_relay_of_another(ground: G
     assert ground.compare().is_clean
 
 
+@pytest.mark.full
 def test_crash_after_crash_after_crash(make_ground: MakeGround) -> None:
     """Relays die one after the other while messages keep coming, two of them while they settle."""
     ground = make_ground(lanes=LANES)

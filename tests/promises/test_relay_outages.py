@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import psutil
 import pytest
 
 from tallymark.broker.kafka import AdminClient
@@ -37,7 +38,14 @@ def stopped_relay(ground: Ground, point: str) -> Iterator[Child]:
     assert found.is_clean, found
 
 
-@pytest.mark.parametrize("point", ["relay.after_claim", "relay.before_kafka_commit", "relay.before_mark"])
+@pytest.mark.parametrize(
+    "point",
+    [
+        pytest.param("relay.after_claim", marks=pytest.mark.full),
+        "relay.before_kafka_commit",
+        pytest.param("relay.before_mark", marks=pytest.mark.full),
+    ],
+)
 def test_its_connections_are_terminated_between_claim_and_mark(ground: Ground, point: str) -> None:
     with stopped_relay(ground, point):
         ended = ground.value(
@@ -93,3 +101,31 @@ def test_every_broker_is_bounced(ground: Ground, cluster: LocalCluster) -> None:
             cluster.up()
     finally:
         cluster.up()
+
+
+@pytest.mark.full
+def test_no_broker_for_long_costs_no_memory(ground: Ground, cluster: LocalCluster) -> None:
+    """P7: the outbox grows while Kafka is away; the relay waits with what it had, and with nothing more."""
+    ground.add(MESSAGES)
+    with ground.relay(batch_messages=20_000) as relay:
+        ground.wait_sent(90)
+        process = psutil.Process(relay.pid)
+        try:
+            for broker in cluster.brokers:
+                broker.kill()
+            ground.add(20_000, size=1000)
+            relay.wait_output("tries again in", within=120)
+            before, tries = process.memory_info().rss, relay.output.count("tries again in")
+            for _ in range(10):
+                ground.add(20_000, size=1000)  # 200 MB in all
+            wait_for(
+                lambda: relay.output.count("tries again in") >= tries + 2, within=180, what="it tries again"
+            )
+            grown = process.memory_info().rss - before
+            assert grown < 60_000_000, f"{grown / 1e6:.0f} MB for a backlog of 200 MB"
+        finally:
+            cluster.up()
+        ground.wait_sent(180)
+    found = ground.compare()
+    assert found.expected == MESSAGES + 220_000
+    assert found.is_clean, found

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tallymark.broker.kafka import AdminClient, NewPartitions
+from tallymark.errors import Stale
 from tests.cli.conftest import Run
 from tests.relay.conftest import MakeGround
 from tests.relay.ground import Ground, until_idle
@@ -66,6 +69,48 @@ def test_the_lane_count_changes_only_with_nothing_waiting(make_ground: MakeGroun
     ground.add(60)
     ground.send_all()
     assert ground.compare().is_clean
+
+
+def test_a_stopped_relay_that_wakes_after_the_lanes_were_changed_goes_by_the_new_cut(
+    make_ground: MakeGround, run: Run
+) -> None:
+    """By the old one it would send again what the new lanes send, and in another order."""
+    ground = make_ground(lanes=1)
+    ground.add(30)
+    with ground.relay() as relay:
+        ground.wait_sent()
+        relay.stop()
+        wait_for(
+            lambda: not ground.query("select 1 from tallymark.relays where seen_until > clock_timestamp()"),
+            what="it counts as gone",
+        )
+        assert run("relay", "lanes", "3", "--database", ground.url).code == 0
+        ground.add(120)
+        relay.cont()
+        ground.wait_sent()
+        assert relay.is_alive(), relay.output
+        lanes = ground.query(
+            "select distinct lane from tallymark.batches where kind = 'range' and covered > 30"
+        )
+        assert sorted(lanes) == [(0,), (1,), (2,)]
+        relay.terminate()
+        assert relay.wait(30) == 0, relay.output
+    found = ground.compare()
+    assert (found.expected, found.is_clean) == (150, True), found
+
+
+def test_whoever_held_a_lane_before_the_lanes_were_changed_is_stale(
+    make_ground: MakeGround, run: Run
+) -> None:
+    ground = make_ground(lanes=1)
+    with ground.worker() as worker:
+        ground.add(10)
+        until_idle(worker)
+        assert run("relay", "lanes", "3", "--database", ground.url).code == 0
+        ground.add(30)
+        with pytest.raises(Stale):
+            until_idle(worker)
+    assert len(ground.log()) == 10
 
 
 def test_a_relay_set_to_another_lane_count_is_refused(make_ground: MakeGround) -> None:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import signal
+import threading
 from dataclasses import replace
 
 import psycopg
 import pytest
 
-from tallymark.errors import OutcomeUnknown, Stale
+from tallymark.errors import OutcomeUnknown, Stale, Unreachable
 from tallymark.lifecycle import Mode
+from tallymark.relay.ports import RelayStore
+from tallymark.relay.relay import Relay
+from tallymark.store.postgres.relaystore import PostgresRelayStore
 from tests.relay.conftest import MakeGround
 from tests.relay.ground import QUICK, Ground, until_idle
 from tests.waiting import wait_for
@@ -47,6 +51,65 @@ def test_relays_share_join_leave_and_die(make_ground: MakeGround) -> None:
     found = ground.compare()
     assert found.expected == 400
     assert found.is_clean, found
+
+
+def test_a_lane_that_was_taken_and_could_not_be_started_is_given_back(ground: Ground) -> None:
+    """PostgreSQL has no connection left just then: the heartbeat must not keep the lane for nobody."""
+    nowhere = ["lane 0 ahead"]
+
+    def stores(name: str) -> RelayStore:
+        if name in nowhere:
+            nowhere.remove(name)
+            return PostgresRelayStore("postgresql://nobody@127.0.0.1:1/none")
+        return PostgresRelayStore(ground.url)
+
+    relay = Relay(stores, ground.kafka(), replace(QUICK, mode=Mode.CALLBACK))
+    try:
+        with pytest.raises(Unreachable):
+            relay.run_once()
+        assert ground.query("select owner, epoch from tallymark.lanes") == [("test", 1)]
+        assert relay.run_once().owned == {0}
+        ground.add(10)
+        ground.wait_sent()
+    finally:
+        relay.shut_down()
+    assert ground.value("select owner is null from tallymark.lanes")
+
+
+def test_a_fault_of_our_own_in_a_round_does_not_end_the_relay(ground: Ground) -> None:
+    class Flawed(PostgresRelayStore):
+        def renew(self, owner: str, seconds: float) -> frozenset[tuple[int, int]]:
+            if not faults:
+                return super().renew(owner, seconds)
+            raise faults.pop()
+
+    faults: list[Exception] = [ZeroDivisionError("a fault of our own")]
+    config = replace(QUICK, mode=Mode.CALLBACK, lease_s=1.0)
+    relay, stop = Relay(lambda _: Flawed(ground.url), ground.kafka(), config), threading.Event()
+    running = threading.Thread(target=relay.run, args=(stop,))
+    running.start()
+    try:
+        ground.add(10)
+        ground.wait_sent()
+        assert not faults
+    finally:
+        stop.set()
+        running.join(30)
+
+
+def test_what_falls_due_at_once_is_moved_in_one_round(ground: Ground) -> None:
+    ground.query(
+        "insert into tallymark.delayed (id, due_at, topic)"
+        " select gen_random_uuid(), clock_timestamp() - interval '1 s', %s from generate_series(1, 2500)",
+        ground.topic,
+    )
+    relay = Relay(
+        lambda _: PostgresRelayStore(ground.url), ground.kafka(), replace(QUICK, mode=Mode.CALLBACK)
+    )
+    try:
+        assert relay.run_once().moved == 2500
+    finally:
+        relay.shut_down()
 
 
 def test_a_second_sigterm_ends_it_at_once_and_harms_nothing(ground: Ground) -> None:
@@ -116,3 +179,22 @@ def test_every_write_of_a_stale_owner_changes_nothing(ground: Ground) -> None:
                 ground.query("select * from tallymark.batches"),
             )
     assert ground.compare().is_clean
+
+
+def test_a_stale_owner_does_not_fence_to_learn_why_its_batch_was_refused(ground: Ground) -> None:
+    """To find out, a publisher fences anew: that is the rightful owner's alone."""
+    insert = "insert into tallymark.outbox (id, topic, partition) values (gen_random_uuid(), %s, 99)"
+    ground.query(insert, ground.topic)
+    ground.add(10)
+    with ground.worker(replace(QUICK, owner="stale")) as stale:
+        stale.run_once()
+        ground.query("update tallymark.lanes set lease_until = clock_timestamp() - interval '1 s'")
+        with ground.worker(replace(QUICK, owner="rightful")) as rightful:
+            until_idle(rightful)
+            with pytest.raises(Stale):
+                stale.dispatcher.drain()
+            ground.add(10)
+            until_idle(rightful)  # not fenced: that would be OutcomeUnknown
+    assert ground.query("select state, count(*) from tallymark.parked group by 1") == [("failed", 1)]
+    assert len(ground.compare().missing) == 1
+    assert not ground.compare().doubled

@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import uuid
 
+import psycopg
 import pytest
 
-from tallymark.broker.kafka import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from tallymark.broker.cluster import KafkaCluster
+from tallymark.broker.kafka import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    KafkaError,
+    ResourceType,
+)
+from tallymark.broker.publisher import KafkaPublisher, _Flight
+from tallymark.errors import OutcomeUnknown, TallymarkError
+from tallymark.lifecycle import Mode
+from tallymark.local.cluster import LocalCluster
+from tallymark.relay.lane import LaneWorker
+from tallymark.relay.ports import Rejected, Row, Unknown
 from tests.cli.conftest import Run
 from tests.conftest import MakeTopic
 from tests.relay.conftest import MakeGround
@@ -128,7 +144,10 @@ def test_discarding_releases_the_queue_and_leaves_an_audit_row(
     assert shown.json["state"] == "discarded"
 
 
-@pytest.mark.parametrize("point", ["relay.after_kafka_commit:2", "relay.before_kafka_commit:3"])
+@pytest.mark.parametrize(
+    "point",
+    ["relay.after_kafka_commit:2", pytest.param("relay.before_kafka_commit:3", marks=pytest.mark.full)],
+)
 def test_an_exclusion_is_written_before_kafka_commits(
     with_one_too_large: tuple[Ground, str], admin: AdminClient, run: Run, point: str
 ) -> None:
@@ -136,9 +155,9 @@ def test_an_exclusion_is_written_before_kafka_commits(
     ground, large = with_one_too_large
     with ground.relay(crash_point=point) as relay:
         assert relay.wait() == -signal.SIGKILL, relay.output
+        relay_wrote = relay.output
     failed = ground.query("select id::text from tallymark.parked where state = 'failed'")
-    # Seen once: the third commit was reached with nothing parked yet. Why is not known; after the commit it must be.
-    assert failed == [(large,)] or (failed == [] and "before_kafka_commit" in point)
+    assert failed == [(large,)], relay_wrote
     with ground.relay():
         wait_for(
             lambda: ground.value("select min(covered) from tallymark.lanes") >= ground.last_position(),
@@ -166,7 +185,7 @@ def test_with_skip_later_messages_of_a_parked_key_go_on(with_one_too_large: tupl
     assert (found.missing, len(found.doubled), found.reordered) == (frozenset({large}), 0, ())
 
 
-@pytest.mark.parametrize("mode", ["callback", "sync"])
+@pytest.mark.parametrize("mode", ["callback", pytest.param("sync", marks=pytest.mark.full)])
 def test_without_transactions_too_the_rest_of_the_batch_goes(
     with_one_too_large: tuple[Ground, str], mode: str
 ) -> None:
@@ -182,6 +201,76 @@ def test_without_transactions_too_the_rest_of_the_batch_goes(
         )
     found = ground.compare()
     assert found.missing == frozenset({large})
+
+
+def test_a_time_out_beside_a_refusal_leaves_a_batch_without_a_transaction_in_doubt(ground: Ground) -> None:
+    """In a transaction nothing is in the log, and the refused ones can leave; without one the other may be lost."""
+    failures: list[tuple[Row, KafkaError]] = [
+        ((1, "a", ground.topic, b"k", b"", "{}", None), KafkaError(KafkaError.INVALID_MSG)),
+        ((2, "b", ground.topic, b"k", b"", "{}", None), KafkaError(KafkaError._MSG_TIMED_OUT)),
+    ]
+    found = {}
+    for mode in Mode:
+        publisher = ground.kafka().publisher(ground.store().identity(), 0, mode, [])
+        found[mode] = type(publisher._judge(_Flight(None, [], failures=failures), lambda _: True))
+    assert found == {Mode.TRANSACTIONAL: Rejected, Mode.CALLBACK: Unknown, Mode.SYNC: Unknown}
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("mode", [Mode.CALLBACK, Mode.SYNC])
+def test_without_transactions_what_timed_out_beside_a_refused_one_is_not_taken_for_sent(
+    ground: Ground, cluster: LocalCluster, admin: AdminClient, make_topic: MakeTopic, mode: Mode
+) -> None:
+    """One message can never be published, another could not be now: the batch is not done with."""
+    alone = make_topic(1, replication_factor=1, min_insync_replicas="1")
+    ground.topics.append(alone)
+    risks = ("replication.factor", "min.insync.replicas")
+    config = dataclasses.replace(QUICK, mode=mode, accepted=risks, hold_key=False)
+    kafka = KafkaCluster({"bootstrap.servers": ground.servers}, accepted=risks, transaction_timeout_s=3)
+    leader = cluster.broker(admin.list_topics(alone, timeout=10).topics[alone].partitions[0].leader)
+    with ground.worker(config, kafka=kafka) as worker:
+        ground.add(1)
+        ground.add(1, topic=alone)
+        until_idle(worker)  # the topics are known now
+        ground.query(
+            "insert into tallymark.outbox (id, topic, key, partition) values (gen_random_uuid(), %s, 'k', 99)",
+            ground.topic,
+        )
+        (timed_out,) = ground.add(1, topic=alone)
+        leader.kill()
+        try:
+            worker.run_once()
+            _until_the_client_gave_up(worker)
+            with pytest.raises(OutcomeUnknown, match="timed out"):
+                until_idle(worker)
+            assert parked(ground) == {}
+            assert ground.value("select count(*) from tallymark.batches where state = 'sending'") == 1
+        finally:
+            leader.start()
+        worker.reset()
+        wait_for(lambda: _idle_in_the_end(worker), within=60, what="the batch is done with")
+        assert parked(ground) == {"failed": 1}
+    assert timed_out in {record.id for record in ground.log()}
+
+
+def _until_the_client_gave_up(worker: LaneWorker) -> None:
+    """Both have their report before the batch is asked for: waiting for it would end in Unknown by itself."""
+    publisher = worker.dispatcher.publisher
+    assert isinstance(publisher, KafkaPublisher)
+    wait_for(
+        lambda: publisher._producer.poll(0.1) >= 0 and publisher._flights[0].unacknowledged == 0,
+        within=30,
+        what="the client gives the message up",
+    )
+
+
+def _idle_in_the_end(worker: LaneWorker) -> bool:
+    try:
+        until_idle(worker)
+    except TallymarkError:  # the broker is not all there yet
+        worker.reset()
+        return False
+    return True
 
 
 def test_an_unknown_topic_is_held_in_one_row_and_caught_up_in_order(
@@ -239,12 +328,14 @@ def test_a_risky_topic_is_held_unless_the_risk_is_accepted(
     assert ground.compare().is_clean
 
 
-def test_headers_that_cannot_be_sent_park_their_message(ground: Ground) -> None:
+@pytest.mark.parametrize("headers", ['{"a": null}', '{"a": [""]}', '{"\\ud800": "x"}'])
+def test_headers_that_cannot_be_sent_park_their_message(ground: Ground, headers: str) -> None:
+    """Half a surrogate pair in a name would end the process, and with it every relay after it."""
     bad = str(uuid.uuid4())
     ground.add(5)
     ground.query(
         "insert into tallymark.outbox (id, topic, key, headers) values (%s, %s, 'odd', %s)",
-        *(bad, ground.topic, '{"a": null}'),
+        *(bad, ground.topic, headers),
     )
     ground.add(5)
     with ground.worker() as worker:
@@ -252,3 +343,16 @@ def test_headers_that_cannot_be_sent_park_their_message(ground: Ground) -> None:
     reasons = ground.query("select id::text, reason from tallymark.parked")
     assert [(id_, "headers cannot be sent" in why) for id_, why in reasons] == [(bad, True)]
     assert ground.compare().missing == frozenset({bad})
+
+
+@pytest.mark.parametrize("name", ["bad name", ".."])
+def test_a_topic_that_cannot_be_called_so_is_held_and_the_others_go_on(ground: Ground, name: str) -> None:
+    with pytest.raises(psycopg.errors.CheckViolation, match="is not a topic's name"):
+        ground.query("select tallymark.outbox_add(%s, 'x'::bytea)", name)
+    # Past the function, by a plain INSERT:
+    ground.query("insert into tallymark.outbox (id, topic) values (gen_random_uuid(), %s)", name)
+    ground.add(5)
+    with ground.worker() as worker:
+        until_idle(worker)
+    assert ground.query("select topic from tallymark.topic_holds") == [(name,)]
+    assert len(ground.log()) == 5

@@ -10,12 +10,15 @@ import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
+from tallymark.store.postgres.connection import connect
+from tallymark.store.postgres.retention import Retention
 from tests.relay.conftest import MakeGround
 from tests.relay.ground import Ground
 from tests.waiting import wait_for
@@ -87,6 +90,18 @@ def test_writers_and_relay_through_a_pooler_survive_a_crash(ground: Ground, pool
     found = ground.compare()
     assert found.expected == 400
     assert found.is_clean, found
+
+
+def test_nothing_of_ours_is_set_for_the_application_behind_it(ground: Ground, pooled: str) -> None:
+    asked = "select name, setting from pg_settings where name = any(%s) order by 1"
+    names = ["idle_in_transaction_session_timeout", "lock_timeout", "tcp_keepalives_count"]
+    with psycopg.connect(pooled, prepare_threshold=None) as tx:
+        before = tx.execute(asked, [names]).fetchall()
+    Retention(pooled, keep=timedelta(days=7)).run_once()
+    with psycopg.connect(pooled, prepare_threshold=None) as tx:
+        assert tx.execute(asked, [names]).fetchall() == before
+    with connect(ground.url, application="tests") as direct:
+        assert direct.execute(asked, [names]).fetchall()[0] == (names[0], "60000")
 
 
 def test_a_late_commit_through_a_pooler_is_not_passed(ground: Ground, pooled: str) -> None:

@@ -13,6 +13,7 @@ from tallymark.broker import receipts
 from tallymark.broker.kafka import AdminClient, NewTopic
 from tallymark.errors import Inconsistent, OutcomeUnknown
 from tallymark.relay.ports import Receipt
+from tests import journal
 from tests.cli.conftest import Run
 from tests.relay.conftest import MakeGround
 from tests.relay.ground import Ground, until_idle
@@ -28,7 +29,11 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 def _open_transaction(ground: Ground, partition: int) -> Producer:
     """A transaction of somebody else, begun and left open, in a partition of the receipts."""
     producer = Producer(
-        {"bootstrap.servers": ground.servers, "transactional.id": f"stranger-{ground.outbox_id}"}
+        {
+            "bootstrap.servers": ground.servers,
+            "transactional.id": f"stranger-{ground.outbox_id}",
+            "log_level": 0,
+        }
     )
     producer.init_transactions(20)
     producer.begin_transaction()
@@ -86,7 +91,7 @@ def test_a_receipt_of_another_outbox_among_ours_is_a_finding(ground: Ground) -> 
     with ground.worker() as worker:
         until_idle(worker)
         worker.reset()
-        producer = Producer({"bootstrap.servers": ground.servers})
+        producer = Producer({"bootstrap.servers": ground.servers, "log_level": 0})
         text = b'{"format": 1, "outbox": "another", "lane": 0, "number": 0, "token": "x"}'
         producer.produce(ground.receipts, text, b"another/0", partition=0)
         assert producer.flush(20) == 0
@@ -129,7 +134,7 @@ def restored(ground: Ground) -> Iterator[Ground]:
         connection.execute(f"drop database {name} with (force)".encode())
 
 
-def test_a_restored_database_is_noticed_and_status_shows_it(restored: Ground, run: Run) -> None:
+def test_a_restored_database_is_noticed_shown_and_goes_on_when_told(restored: Ground, run: Run) -> None:
     restored.add(30)
     before = len(restored.log())
     with restored.relay() as relay:
@@ -147,15 +152,25 @@ def test_a_restored_database_is_noticed_and_status_shows_it(restored: Ground, ru
     with restored.relay() as relay:  # another one does not touch it either
         wait_for(lambda: restored.value("select count(*) from tallymark.relays") >= 1, what="it has joined")
         assert restored.value("select owner is null from tallymark.lanes")
-    # Only a person may say that it goes on.
-    cleared = run("relay", "clear", "0", "--reason", "looked into it", "--database", restored.url)
+    # Only a person may say that it goes on, from the last receipt in the log.
+    clear = ("relay", "clear", "0", "--forget-receipts", "--reason", "compared", "--database", restored.url)
+    cleared = run(*clear)
     assert cleared.code == 0, cleared.err
-    assert (
-        restored.value("select reason from tallymark.audit where action = 'relay.clear'") == "looked into it"
-    )
+    assert restored.value("select reason from tallymark.audit where action = 'relay.clear'") == "compared"
+    restored.send_all()
+    restored.add(30)  # its chain holds: the next relay finds its own receipt
+    restored.send_all()
+    strangers = restored.compare().strangers
+    assert len(strangers) == 50, "what was sent after the backup"
+    records = [record for record in restored.log() if record.id not in strangers]
+    found = journal.compare(journal.outbox_entries(restored.url), records)
+    assert found.expected == 110
+    assert found.is_clean, found
 
 
-def test_a_receipts_topic_that_is_gone_or_recreated_is_noticed(ground: Ground, admin: AdminClient) -> None:
+def test_a_receipts_topic_that_is_gone_or_recreated_is_noticed_and_can_be_given_up(
+    ground: Ground, admin: AdminClient, run: Run
+) -> None:
     ground.add(10)
     ground.send_all()
     admin.delete_topics([ground.receipts])[ground.receipts].result(30)
@@ -171,6 +186,24 @@ def test_a_receipts_topic_that_is_gone_or_recreated_is_noticed(ground: Ground, a
         assert relay.wait() == 1
         assert "was recreated" in relay.output
     assert len(ground.log()) == 10
+    clear = ("relay", "clear", "0", "--reason", "deleted by mistake", "--database", ground.url)
+    assert run(*clear).err.startswith("error: lane 0 is not halted")
+    assert run(*clear, "--forget-receipts").code == 0
+    ground.send_all()
+    ground.add(10)  # its new chain holds: the next relay finds its own receipt
+    ground.send_all()
+    assert ground.compare().is_clean
+
+
+def test_receipts_are_not_forgotten_under_a_relay(ground: Ground, run: Run) -> None:
+    clear = ("relay", "clear", "0", "--reason", "in haste", "--forget-receipts", "--database", ground.url)
+    with ground.worker() as worker:
+        until_idle(worker)
+        refused = run(*clear)
+        assert refused.code == 2
+        assert "a relay has lane 0" in refused.err
+        worker.reset()
+        until_idle(worker)
 
 
 @pytest.mark.parametrize("value", [b"", b"[]", b"{}", b'{"format": 2}', b"\xff"])

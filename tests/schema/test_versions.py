@@ -9,7 +9,16 @@ import psycopg
 import pytest
 
 from tallymark.errors import SchemaMismatch
-from tallymark.lifecycle import BatchState, HoldState, ParkedState, Role
+from tallymark.lifecycle import (
+    ApplicationOutcome,
+    BatchState,
+    DeadState,
+    HoldState,
+    OwnerKind,
+    ParkedState,
+    QueueState,
+    Role,
+)
 from tallymark.store.postgres.migrations import known, migrate
 from tallymark.store.postgres.relaystore import PostgresRelayStore
 
@@ -67,14 +76,24 @@ def test_a_second_role_adds_what_is_missing(database: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("table", "states"), [("batches", BatchState), ("parked", ParkedState), ("topic_holds", HoldState)]
+    ("column", "states"),
+    [
+        ("batches.state", BatchState),
+        ("parked.state", ParkedState),
+        ("topic_holds.state", HoldState),
+        ("queue.state", QueueState),
+        ("dead_letters.state", DeadState),
+        ("applications.outcome", ApplicationOutcome),
+        ("positions.owner_kind", OwnerKind),
+    ],
 )
-def test_the_database_enforces_the_same_states(database: str, table: str, states: type[StrEnum]) -> None:
-    migrate(database, role=Role.PRODUCER)
+def test_the_database_enforces_the_same_states(database: str, column: str, states: type[StrEnum]) -> None:
+    table, _, name = column.partition(".")
+    migrate(database, role=Role.BOTH)
     with psycopg.connect(database) as tx:
         checks = tx.execute(
             "select pg_get_constraintdef(oid) from pg_constraint where conrelid = %s::regclass and contype = 'c'",
             [f"tallymark.{table}"],
         ).fetchall()
-    (of_states,) = [text for (text,) in checks if text.startswith("CHECK ((state = ANY")]
+    (of_states,) = [text for (text,) in checks if text.startswith(f"CHECK (({name} = ANY")]
     assert set(re.findall(r"'([a-z-]+)'::text", of_states)) == {state.value for state in states}

@@ -19,6 +19,7 @@ from tallymark.store.postgres.migrations import migrate
 from tallymark.store.postgres.relaystore import PostgresRelayStore
 from tallymark.store.sqlite.relaystore import SqliteRelayStore
 from tallymark.store.sqlite.schema import create
+from tallymark.store.stores import AnyOperators, operators_for
 
 
 @dataclass
@@ -29,6 +30,7 @@ class Ground:
     new_store: Callable[[], RelayStore]
     connect: Callable[[], Any]
     prefix: str
+    operators: AnyOperators | None = None
     outbox: Outbox = field(default_factory=lambda: Outbox("/contract"))
     _stores: list[RelayStore] = field(default_factory=list)
 
@@ -74,13 +76,23 @@ def ground(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ground]:
 def postgres(request: pytest.FixtureRequest) -> Ground:
     url: str = request.getfixturevalue("database")
     migrate(url, lanes=1, partitions_ahead=2)
-    return Ground("postgres", lambda: PostgresRelayStore(url), lambda: psycopg.connect(url), "tallymark.")
+    return Ground(
+        "postgres",
+        lambda: PostgresRelayStore(url),
+        lambda: psycopg.connect(url),
+        "tallymark.",
+        operators_for(url, schema="tallymark"),
+    )
 
 
 def sqlite(path: Path) -> Ground:
     create(path)
     return Ground(
-        "sqlite", lambda: SqliteRelayStore(str(path)), lambda: sqlite3.connect(path, timeout=20), "tallymark_"
+        "sqlite",
+        lambda: SqliteRelayStore(str(path)),
+        lambda: sqlite3.connect(path, timeout=20),
+        "tallymark_",
+        operators_for(f"sqlite:///{path}", schema="tallymark"),
     )
 
 

@@ -55,6 +55,7 @@ def logged(bootstrap_servers: str, topic: str, count: int) -> list[str]:
             "enable.auto.commit": False,
             "enable.partition.eof": True,
             "isolation.level": "read_committed",
+            "log_level": 0,
         }
     )
     found: list[str] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 
 import pytest
@@ -177,6 +178,22 @@ def test_retry_takes_the_queue_of_a_freed_key_in_order(ground: Ground, store: Re
     assert store.held_keys(lane).keys() == {("t", b"bob")}
 
 
+@pytest.mark.parametrize(("size", "messages"), [(1, 1), (1100, 1), (1101, 2), (100_000, 4)])
+def test_a_retry_is_bounded_in_bytes(
+    ground: Ground, store: RelayStore, lane: Lane, size: int, messages: int
+) -> None:
+    """A row is in while what stands before it is below the limit: one giant alone still moves."""
+    ground.add(4, key=None, value=bytes(1000))
+    batch = next_batch(lane, 4, messages=4)
+    lane = store.advance(lane, claim=batch)
+    batch = store.exclude(lane, batch, Exclusion(failed=dict.fromkeys(range(1, 5), "bad")))
+    lane = store.advance(lane, mark=batch)
+    ground.sql("update ~parked set state = 'retrying'")
+    lane, retry = store.claim_retry(lane, next_batch(lane, lane.covered, kind=BatchKind.RETRY), 10, size)
+    assert retry is not None
+    assert retry.messages == len(store.contents(retry)) == messages
+
+
 def test_a_held_topic_is_caught_up_by_batches_of_its_own(
     ground: Ground, store: RelayStore, lane: Lane
 ) -> None:
@@ -278,4 +295,55 @@ def test_a_retried_message_whose_topic_is_held_is_not_marked_as_sent(
     assert ground.sql("select position, state, reason from ~parked order by position") == [
         (1, "failed", "unknown topic"),
         (2, "waiting", "waits behind a parked message of its key"),
+    ]
+
+
+def test_a_catch_up_passes_over_what_is_parked_already(ground: Ground, store: RelayStore, lane: Lane) -> None:
+    """Parked first, then its topic was held: the parked ones are sent by a retry, and by nothing else."""
+    held = ground.add(4, topic="held")
+    batch = next_batch(lane, 4, messages=4)
+    lane = store.advance(lane, claim=batch)
+    batch = store.exclude(lane, batch, Exclusion(failed={1: "too large"}, waiting={2: "waits"}))
+    batch = store.exclude(lane, batch, Exclusion(topics={"held": "no right to it"}))
+    lane = store.advance(lane, mark=batch)
+    (hold,) = store.holds(lane)
+    assert hold.start == 0
+    piece = store.read(lane, hold.start, lane.covered, 10, 10_000, hold)
+    assert ids(piece.rows) == held[2:]
+    catch = next_batch(
+        lane, piece.upto, after=0, kind=BatchKind.TOPIC, topic="held", covered=lane.covered, messages=2
+    )
+    lane = store.advance(lane, claim=catch)
+    assert ids(store.contents(catch)) == held[2:]
+
+
+def test_a_key_however_large_is_parked_and_freed(ground: Ground, store: RelayStore, lane: Lane) -> None:
+    large = os.urandom(1_000_000).hex()  # no index takes it, and no compression helps
+    ground.add(2, key=large)
+    batch = next_batch(lane, 2, messages=2)
+    lane = store.advance(lane, claim=batch)
+    batch = store.exclude(lane, batch, Exclusion(failed={1: "too large"}, waiting={2: "waits"}))
+    lane = store.advance(lane, mark=batch)
+    assert store.held_keys(lane) == {("t", large.encode()): 1}
+    retry = next_batch(lane, lane.covered, kind=BatchKind.RETRY)
+    assert store.claim_retry(lane, retry, 10)[1] is None
+    ground.sql("update ~parked set state = 'retrying' where position = 1")
+    claimed = store.claim_retry(lane, retry, 10)[1]
+    assert claimed is not None
+    assert claimed.messages == 2
+
+
+def test_what_is_parked_already_stays_as_it_is(ground: Ground, store: RelayStore, lane: Lane) -> None:
+    """A batch cut anew may name a message again: neither its state nor what an operator did to it is lost."""
+    ground.add(3)
+    batch = next_batch(lane, 3, messages=3)
+    lane = store.advance(lane, claim=batch)
+    batch = store.exclude(lane, batch, Exclusion(failed={1: "too large"}, waiting={2: "waits"}))
+    ground.sql("update ~parked set state = 'discarded' where position = 1")
+    batch = store.exclude(lane, batch, Exclusion(failed={1: "again", 2: "again"}))
+    lane = store.advance(lane, mark=batch, claim=next_batch(lane, 3), waiting={2: "again", 3: "waits"})
+    assert ground.sql("select position, state, reason from ~parked order by position") == [
+        (1, "discarded", "too large"),
+        (2, "waiting", "waits"),
+        (3, "waiting", "waits"),
     ]

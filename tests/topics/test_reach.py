@@ -110,3 +110,19 @@ def test_settings_that_the_client_refuses(name: str, value: str, said: str) -> N
 )
 def test_every_error_has_a_meaning(code: int, meaning: type[TallymarkError]) -> None:
     assert type(explain(KafkaError(code, "said"), servers="a:1", doing="sending")) is meaning
+
+
+@pytest.mark.parametrize(
+    ("reason", "told"),
+    [
+        ("Connection refused", "Kafka at a:1 cannot be reached: Connection refused"),
+        (
+            "error:0A000086:SSL routines::certificate verify failed",
+            "no TLS connection to Kafka at a:1: error:0A000086:SSL routines::certificate verify failed",
+        ),
+    ],
+)
+def test_a_handshake_that_fails_at_its_first_step_is_told_as_tls(reason: str, told: str) -> None:
+    """librdkafka calls it a failed connection then; which of the two it says depends on the scheduler."""
+    said = f"ssl://a:1/bootstrap: Connect to ipv4#a:1 failed: {reason}"
+    assert explain(KafkaError(KafkaError._TRANSPORT, said), servers="a:1").sentence.startswith(told)

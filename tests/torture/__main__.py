@@ -1,7 +1,7 @@
-"""python -m tests.torture relay --minutes N --seed S --json
+"""python -m tests.torture relay | inbox | journey --minutes N --seed S --json
 
-Progress goes to stderr. Exit 0: nothing missing, doubled, reordered or stuck; 1: something was, and the relays' logs are
-kept in the folder that is named.
+Progress goes to stderr. Exit 0: nothing missing, doubled, reordered or stuck; 1: something was, and the processes' logs
+are kept in the folder that is named.
 """
 
 from __future__ import annotations
@@ -16,22 +16,27 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.torture.ground import open_cluster
-from tests.torture.relay import Plan, torture
+from tests.torture.journey import JourneyPlan, JourneyResult, torture_journey
+from tests.torture.relay import Plan, Result, torture
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.torture", description=__doc__)
-    parser.add_argument("station", choices=["relay"], help="what is tortured")
+    parser.add_argument("station", choices=["relay", "inbox", "journey"], help="what is tortured")
     parser.add_argument("--minutes", type=float, default=1.0)
     parser.add_argument("--seed", type=int, help="the same seed strikes in the same order")
     parser.add_argument("--relays", type=int, default=3)
+    parser.add_argument("--inboxes", type=int, default=3)
     parser.add_argument("--writers", type=int, default=4)
+    parser.add_argument(
+        "--mode", choices=["inline", "deferred"], default="inline", help="how the inbox applies"
+    )
     parser.add_argument("--spare", action="append", default=[], choices=["broker", "postgres"])
     parser.add_argument("--home", type=Path, help="the local cluster to use; it is left running")
     parser.add_argument("--json", action="store_true", help="the result as one JSON object")
     options = parser.parse_args(arguments)
     seed = options.seed if options.seed is not None else secrets.randbelow(1_000_000)
-    plan = Plan(options.minutes * 60, seed, options.relays, options.writers, spare=options.spare)
+    seconds = options.minutes * 60
     began = time.monotonic()
 
     def say(text: str) -> None:
@@ -41,7 +46,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     say(f"seed {seed}")
     with open_cluster(options.home) as cluster:
-        result = torture(cluster, plan, say)
+        result: Result | JourneyResult
+        if options.station == "relay":
+            plan = Plan(seconds, seed, options.relays, options.writers, spare=options.spare)
+            result = torture(cluster, plan, say)
+        else:
+            journey = JourneyPlan(
+                seconds,
+                seed,
+                with_relay=options.station == "journey",
+                mode=options.mode,
+                relays=options.relays,
+                inboxes=options.inboxes,
+                writers=options.writers,
+                spare=options.spare,
+            )
+            result = torture_journey(cluster, journey, say)
     found = result.as_json()
     if options.json:
         print(json.dumps(found))

@@ -6,20 +6,19 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 
 import psycopg
 
 from tallymark.local.broker import Broker
 from tallymark.local.cluster import LocalCluster
 from tests.children import Child
-from tests.torture import ends
-from tests.torture.fleet import LEASE_S, Fleet, is_stopped, lanes_of
+from tests.torture.fleet import AT_A_POINT, KILLED, LEASE_S, Fleet, holdings_of, is_stopped
 
 _TAKEOVER_S = 15.0
 _WORK_S = 8.0
 # Counted as kills: each death by signal once, whoever struck.
-KILLS = ("relays killed", "relays killed at a crash point", "kill -9 a broker", "kill -9 PostgreSQL")
+KILLS = (KILLED, AT_A_POINT, "kill -9 a broker", "kill -9 PostgreSQL")
 
 
 class Chaos:
@@ -28,8 +27,8 @@ class Chaos:
     def __init__(
         self,
         cluster: LocalCluster,
-        url: str,
-        fleet: Fleet,
+        fleets: Sequence[Fleet],
+        progress: Callable[[], int],
         seed: int,
         *,
         spare: Collection[str] = (),
@@ -37,8 +36,8 @@ class Chaos:
     ) -> None:
         self.counts: Counter[str] = Counter()
         self._cluster = cluster
-        self._url = url
-        self._fleet = fleet
+        self._fleets = fleets
+        self._progress = progress
         # Two: how often we wait depends on the machine, the order of the blows must not.
         self._order = random.Random(f"{seed} blows")  # noqa: S311 - a seed that can be given again is the point
         self._random = random.Random(f"{seed} pauses")  # noqa: S311 - as above
@@ -46,11 +45,11 @@ class Chaos:
         self._say = say
         self._never = threading.Event()
         blows: list[tuple[int, str, Callable[[], None]]] = [
-            (5, "kill -9 a relay", self._kill_relay),
-            (3, "stop a relay past its lease", self._stop_relay),
-            (2, "SIGTERM a relay", self._term_relay),
-            (1, "kill -9 all relays", self._kill_all),
-            (2, "cut the relays' sessions", self._cut_sessions),
+            (5, "kill -9 a process", self._kill_one),
+            (3, "stop a process past its lease", self._stop_one),
+            (2, "SIGTERM a process", self._term_one),
+            (1, "kill -9 all of a trade", self._kill_all),
+            (2, "cut sessions", self._cut_sessions),
         ]
         if "broker" not in spare:
             blows.append((2, "kill -9 a broker", self._kill_broker))
@@ -61,7 +60,8 @@ class Chaos:
     def run(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
-            self._fleet.tend(arm=True)
+            for fleet in self._fleets:
+                fleet.tend(arm=True)
             self._let_work()
             self._wake_stopped()
             weights = [weight for weight, _, _ in self._blows]
@@ -71,7 +71,7 @@ class Chaos:
             blow()
 
     def _let_work(self) -> None:
-        """Mostly strike relays at work; now and then those that have just started."""
+        """Mostly strike them at work; now and then those that have just started."""
         if self._random.random() < 0.7:
             before, deadline = self._sent(), time.monotonic() + _WORK_S
             while self._sent() <= before and time.monotonic() < deadline:
@@ -80,7 +80,7 @@ class Chaos:
 
     def _sent(self) -> int:
         try:
-            return ends.sent(self._url)
+            return self._progress()
         except psycopg.OperationalError:  # it was just killed, and is recovering
             return -1
 
@@ -88,53 +88,61 @@ class Chaos:
         """Every server up and serving, nobody stopped or armed."""
         for server in self._cluster.processes:
             server.start()
-        self._fleet.disarm()
+        for fleet in self._fleets:
+            fleet.disarm()
 
-    def _kill_relay(self) -> None:
-        self._fleet.pick().kill()
+    def _fleet(self) -> Fleet:
+        return self._order.choice(self._fleets)
+
+    def _kill_one(self) -> None:
+        self._fleet().pick().kill()
 
     def _kill_all(self) -> None:
-        for child in self._fleet.children:
+        for child in self._fleet().children:
             child.kill()
 
-    def _term_relay(self) -> None:
-        child = self._fleet.pick()
+    def _term_one(self) -> None:
+        child = self._fleet().pick()
         if is_stopped(child):  # a crash point got there first
             child.cont()
         child.terminate()
 
-    def _stop_relay(self) -> None:
-        child = self._fleet.pick()
-        if child.is_alive() and not is_stopped(child):
-            child.stop()
-            self._outlive_lease(child)
+    def _stop_one(self) -> None:
+        fleet = self._fleet()
+        child = fleet.pick()
+        # A crash point may end it first.
+        if child.is_alive() and not is_stopped(child) and child.stop():
+            self._outlive_lease(fleet, child)
 
     def _wake_stopped(self) -> None:
         """Those that a crash point stopped: a zombie is woken when others have its lanes."""
-        for child in self._fleet.stopped():
-            self.counts["stopped at a crash point"] += 1
-            self._outlive_lease(child)
+        for fleet in self._fleets:
+            for child in fleet.stopped():
+                self.counts["stopped at a crash point"] += 1
+                self._outlive_lease(fleet, child)
 
-    def _outlive_lease(self, child: Child) -> None:
+    def _outlive_lease(self, fleet: Fleet, child: Child) -> None:
         deadline = time.monotonic() + _TAKEOVER_S
         self._pause(LEASE_S, LEASE_S + 0.5)
         while time.monotonic() < deadline:
             try:
-                if not lanes_of(self._url, child.pid):
+                if not holdings_of(fleet, child.pid):
                     self.counts["zombies woken after takeover"] += 1
                     break
             except psycopg.OperationalError:
                 self._say("PostgreSQL does not answer")
-            self._fleet.tend(arm=False)  # someone must be there to take over
+            fleet.tend(arm=False)  # someone must be there to take over
             self._pause(0.1, 0.2)
         if child.is_alive():
             child.cont()
 
     def _cut_sessions(self) -> None:
-        with psycopg.connect(self._url, connect_timeout=5) as connection:
+        fleet = self._fleet()
+        with psycopg.connect(fleet.url, connect_timeout=5) as connection:
             connection.execute(
                 "select pg_terminate_backend(pid) from pg_stat_activity "
-                "where datname = current_database() and application_name like 'tallymark relay%'"
+                "where datname = current_database() and application_name like %s",
+                [fleet.trade.sessions],
             )
 
     def _kill_broker(self) -> None:

@@ -73,6 +73,7 @@ def read_log(bootstrap_servers: str, topic: str) -> list[Logged]:
             "enable.auto.commit": False,
             "enable.partition.eof": True,
             "check.crcs": True,
+            "log_level": 0,
         }
     )
     try:

@@ -1,4 +1,4 @@
-"""The relays under torture: child processes, some with a crash point armed, restarted whenever they are gone."""
+"""Processes under torture: relays or inboxes, some with a crash point armed, restarted whenever they are gone."""
 
 from __future__ import annotations
 
@@ -14,31 +14,83 @@ import psycopg
 from tests.children import Child, start_child
 
 LEASE_S = 2.0
-BY_ITSELF = "relays ended by themselves"
+BY_ITSELF = "ended by themselves"
+KILLED = "killed"
+AT_A_POINT = "killed at a crash point"
 _FULL_SIZE = 10_000
-_POINTS = (
-    "before_claim",
-    "after_claim",
-    "mid_produce",
-    "before_kafka_commit",
-    "after_kafka_commit",
-    "before_mark",
-    "after_mark",
+
+
+@dataclass(frozen=True)
+class Trade:
+    """What a fleet's processes do, and where they can be caught."""
+
+    name: str
+    arguments: tuple[str, ...]
+    points: tuple[str, ...]
+    # What belongs to the process with some pid, in the database.
+    holdings: str
+    # How its sessions are called there.
+    sessions: str
+
+
+RELAY = Trade(
+    "relay",
+    ("-m", "tallymark", "relay", "run"),
+    (
+        "relay.before_claim",
+        "relay.after_claim",
+        "relay.mid_produce",
+        "relay.before_kafka_commit",
+        "relay.after_kafka_commit",
+        "relay.before_mark",
+        "relay.after_mark",
+    ),
+    "select count(*) from tallymark.lanes where split_part(owner, ':', 2) = %s",
+    "tallymark relay%",
+)
+INBOX = Trade(
+    "inbox",
+    ("-m", "tallymark", "inbox", "run", "tests.torture.app:inbox"),
+    (
+        "inbox.after_poll",
+        "inbox.before_keep",
+        "inbox.after_keep",
+        "apply.mid_handler",
+        "inbox.before_commit",
+        "inbox.after_commit",
+        "inbox.before_kafka_commit",
+        "inbox.after_kafka_commit",
+        "worker.after_claim",
+        "worker.before_commit",
+        "worker.after_commit",
+    ),
+    "select count(*) from tallymark.positions where split_part(owner, ':', 2) = %s",
+    "tallymark inbox%",
 )
 
 
 @dataclass
 class Member:
-    """One relay and whether its death would be by our hand."""
+    """One process and whether its death would be by our hand."""
 
     child: Child
     armed: str | None
 
 
 class Fleet:
-    """Several relays on one outbox. Use as a context manager: none outlives it."""
+    """Several processes of one trade. Use as a context manager: none outlives it."""
 
-    def __init__(self, size: int, environment: Mapping[str, str], folder: Path, rng: random.Random) -> None:
+    def __init__(
+        self,
+        trade: Trade,
+        size: int,
+        url: str,
+        environment: Mapping[str, str],
+        folder: Path,
+        rng: random.Random,
+    ) -> None:
+        self.trade = trade
+        self.url = url
         self.counts: Counter[str] = Counter()
         self.last_words = ""
         self._size = size
@@ -70,18 +122,19 @@ class Fleet:
         while len(self._members) < self._size:
             point = None
             if arm and self._random.random() < 0.4:
-                name, count = self._random.choice(_POINTS), self._random.randint(1, 40)
+                name, count = self._random.choice(self.trade.points), self._random.randint(1, 40)
                 action = self._random.choice(["kill", "kill", "stop", "term"])
-                point = f"relay.{name}:{count}:{action}"
+                point = f"{name}:{count}:{action}"
+            section = f"TALLYMARK_{self.trade.name.upper()}__"
             child = start_child(
-                ["-m", "tallymark", "relay", "run"],
+                self.trade.arguments,
                 crash_point=point,
                 environment={
                     **self._environment,
-                    "TALLYMARK_RELAY__LEASE_SECONDS": str(LEASE_S),
-                    "TALLYMARK_RELAY__BATCH_MESSAGES": str(self._random.choice(self._sizes)),
+                    f"{section}LEASE_SECONDS": str(LEASE_S),
+                    f"{section}BATCH_MESSAGES": str(self._random.choice(self._sizes)),
                 },
-                cwd=self._folder,
+                cwd=self._folder if self.trade is RELAY else None,
             )
             self._started += 1
             self._members.append(Member(child, point))
@@ -114,14 +167,14 @@ class Fleet:
             self._members.remove(member)
             code = member.child.wait()
             if code == 0:
-                self.counts["relays ended by SIGTERM"] += 1
+                self.counts["ended by SIGTERM"] += 1
             elif code < 0:
-                at_point = "crash point relay." in member.child.output
-                self.counts["relays killed at a crash point" if at_point else "relays killed"] += 1
+                at_point = "crash point " in member.child.output
+                self.counts[AT_A_POINT if at_point else KILLED] += 1
             else:  # it could not start (something was away): its supervisor starts it again
                 self.counts[BY_ITSELF] += 1
                 self.last_words = member.child.output[-1000:]
-            name = f"relay-{self._started:04}-{member.child.pid}-exit{code}.txt"
+            name = f"{self.trade.name}-{self._started:04}-{member.child.pid}-exit{code}.txt"
             (self._folder / name).write_text(f"armed: {member.armed}\n{member.child.output}")
             with member.child:  # closes and deletes its output
                 pass
@@ -134,11 +187,9 @@ def is_stopped(child: Child) -> bool:
         return False
 
 
-def lanes_of(url: str, pid: int) -> int:
-    """How many lanes the relay with this process id still holds, as the database has it."""
-    with psycopg.connect(url, connect_timeout=5) as connection:
-        row = connection.execute(
-            "select count(*) from tallymark.lanes where split_part(owner, ':', 2) = %s", [str(pid)]
-        ).fetchone()
+def holdings_of(fleet: Fleet, pid: int) -> int:
+    """How many lanes or partitions the process with this id still holds, as the database has it."""
+    with psycopg.connect(fleet.url, connect_timeout=5) as connection:
+        row = connection.execute(fleet.trade.holdings.encode(), [str(pid)]).fetchone()
     assert row is not None
     return int(row[0])

@@ -19,7 +19,7 @@ def open_cluster(home: Path | None = None) -> Iterator[LocalCluster]:
     warm = os.environ.get("TALLYMARK_TEST_HOME")
     kept = home or (Path(warm) / f"postgres-{major}" if warm else None)
     folder = kept or Path(tempfile.mkdtemp(prefix="tallymark-torture-home-"))
-    cluster = LocalCluster(folder, brokers=3, postgres=major)
+    cluster = LocalCluster(folder, brokers=3, postgres=major, brief=True)
     cluster.up()
     try:
         yield cluster

@@ -21,7 +21,7 @@ from tallymark.local.cluster import LocalCluster
 from tallymark.store.postgres.migrations import migrate
 from tests.torture import ends, writers
 from tests.torture.chaos import KILLS, Chaos
-from tests.torture.fleet import BY_ITSELF, Fleet
+from tests.torture.fleet import BY_ITSELF, RELAY, Fleet
 from tests.torture.verdict import NAMED, Verdict, compare
 from tests.waiting import wait_for
 
@@ -123,8 +123,8 @@ def _run(
     stop = threading.Event()
     team = [writers.Writer(url, topic, f"{plan.seed}-{n}", stop) for n in range(plan.writers)]
     bystander = writers.Bystander(url, stop)
-    with Fleet(plan.relays, environment, folder, rng) as fleet:
-        chaos = Chaos(cluster, url, fleet, plan.seed, spare=plan.spare, say=say)
+    with Fleet(RELAY, plan.relays, url, environment, folder, rng) as fleet:
+        chaos = Chaos(cluster, [fleet], lambda: ends.sent(url), plan.seed, spare=plan.spare, say=say)
         try:
             for thread in (*team, bystander):
                 thread.start()

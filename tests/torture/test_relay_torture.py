@@ -14,9 +14,10 @@ def _check(result: Result) -> None:
     assert result.kills > 0
 
 
+@pytest.mark.full
 @pytest.mark.timeout(300)
 def test_relays_killed_stopped_and_cut_off_lose_and_double_nothing(cluster: LocalCluster) -> None:
-    _check(torture(cluster, Plan(seconds=20, seed=1, relays=2, writers=3, spare=("broker", "postgres"))))
+    _check(torture(cluster, Plan(seconds=12, seed=1, relays=2, writers=3, spare=("broker", "postgres"))))
 
 
 @pytest.mark.full

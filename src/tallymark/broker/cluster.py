@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from tallymark.broker import profiles, receipts, topics
+from tallymark.broker.fencing import may_use_transactions
 from tallymark.broker.kafka import AdminClient
-from tallymark.broker.publisher import KafkaPublisher, PublisherSettings, may_use_transactions
+from tallymark.broker.publisher import KafkaPublisher, PublisherSettings
 from tallymark.broker.safety import Purpose, judge, refused
-from tallymark.errors import AccessDenied
+from tallymark.errors import AccessDenied, UsageError
 from tallymark.lifecycle import Mode
 from tallymark.policy import ModePolicy
 from tallymark.relay.ports import Identity, TopicRecord, TopicReport
@@ -46,10 +47,15 @@ class KafkaCluster:
             self._admin = AdminClient(profiles.admin(self._client))
         try:
             facts = topics.describe(self._admin, [topic]).get(topic)
-        except AccessDenied as denied:
-            return TopicReport(topic, problem=str(denied))
+        except (AccessDenied, UsageError) as refusal:  # no right to it, or no topic can be called so
+            return TopicReport(topic, problem=str(refusal))
         if facts is None:
             return TopicReport(topic, problem=f"there is no topic {topic}")
+        if not facts.writable:
+            # Asked beforehand: in a transaction the client does not tell which topic it was denied.
+            return TopicReport(
+                topic, problem=f"Kafka denies the right to write into topic {topic}: grant Write on it"
+            )
         findings = judge(facts, Purpose.EVENTS)
         for finding in refused(findings, self._accepted):
             return TopicReport(

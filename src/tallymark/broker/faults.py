@@ -85,7 +85,8 @@ def explain(  # noqa: PLR0911 - one return per meaning reads as the table that i
             f"{while_doing}Kafka{at} refused the login: {_plain(said)}",
             remedy="Check sasl.username, sasl.password and sasl.mechanism under [kafka] client.",
         )
-    if code == KafkaError._SSL:
+    # A handshake that fails at its first step is told as a failed connection, with OpenSSL's words in it.
+    if code == KafkaError._SSL or (code == KafkaError._TRANSPORT and "SSL routines" in said):
         return AccessDenied(
             f"{while_doing}no TLS connection to Kafka{at}: {_plain(said)}",
             remedy="Check ssl.ca.location (and the client's certificate) under [kafka] client.",

@@ -22,6 +22,7 @@ from confluent_kafka import (
     libversion,
 )
 from confluent_kafka.admin import (
+    AclOperation,
     AdminClient,
     AlterConfigOpType,
     ConfigEntry,
@@ -40,6 +41,7 @@ __all__ = [
     "OFFSET_BEGINNING",
     "OFFSET_END",
     "OFFSET_INVALID",
+    "AclOperation",
     "AdminClient",
     "AlterConfigOpType",
     "ConfigEntry",

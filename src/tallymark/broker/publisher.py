@@ -3,12 +3,14 @@
 `send` starts a batch; `finish` says what became of the oldest one started:
 
 - `Sent`: acknowledged by all in-sync replicas, in the log;
+- `Refused`: the transaction cannot be committed for some message's sake; nothing of the batch is in the log;
 - `Rejected`: these messages can never be published as they are. In a transaction nothing of the batch is in the log
   then; without one, everything else is;
 - `Unknown`: neither done nor failed, and this publisher is of no more use.
 
 On the happy path no message has a callback of its own in a transaction: the commit is the proof. Only where a commit is
-refused for a message's sake is the batch produced once more, with callbacks, and aborted, to learn which it was.
+refused does `examine` produce the batch once more, with callbacks, and abort it, to learn which message it was. It
+fences anew, so it is for the lane's owner only, in the thread that knows of the lease.
 """
 
 from __future__ import annotations
@@ -19,13 +21,14 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
+from typing import TypeVar
 
-from tallymark.broker import faults, profiles, receipts
+from tallymark.broker import faults, fencing, profiles, receipts
 from tallymark.broker.kafka import KafkaError, KafkaException, Message, Producer
 from tallymark.broker.partition import partition_of
-from tallymark.broker.verdicts import DENIED, Scope, scope_of
+from tallymark.broker.verdicts import PURGED, Scope, scope_of
 from tallymark.crashpoint import reached
-from tallymark.errors import AccessDenied, OutcomeUnknown, Unreachable, UsageError
+from tallymark.errors import OutcomeUnknown, UsageError
 from tallymark.message import CE_ID, TM_POSITION, kafka_headers
 from tallymark.policy import ModePolicy
 from tallymark.relay.ports import (
@@ -34,6 +37,7 @@ from tallymark.relay.ports import (
     Identity,
     Outcome,
     Receipt,
+    Refused,
     Rejected,
     Row,
     Sent,
@@ -47,6 +51,8 @@ from tallymark.relay.ports import (
 def _headers(text: str) -> tuple[tuple[str, str | bytes | None], ...]:
     return tuple(kafka_headers(text))
 
+
+_O = TypeVar("_O", bound=Outcome)
 
 _COMMIT_SLICE_S = 1.0
 # What Kafka adds to a message beside its key, value and headers, at most.
@@ -91,14 +97,12 @@ class KafkaPublisher:
         self._smallest = max(1, min(1_000_000, min(limits) - _OVERHEAD))
         self._largest = max(1_048_588, *limits)
         self._producer = Producer(self._profile())
+        self._retired: Producer | None = None
 
     def fence(self) -> None:
         if not self._transactional:
             return
-        try:
-            self._producer.init_transactions(self._settings.transaction_timeout_s)
-        except KafkaException as error:
-            raise _not_fenced(error) from error
+        fencing.fence(self._producer, self._settings.transaction_timeout_s)
 
     def last_receipt(self, after: Receipt | None) -> Receipt | None:
         if not self._transactional:
@@ -107,6 +111,7 @@ class KafkaPublisher:
         return receipts.last(s.client, s.identity, s.lane, s.prefix, after)
 
     def send(self, batch: Batch, rows: Sequence[Row]) -> None:
+        self._retired = None  # long answered by now
         flight = _Flight(batch, rows)
         self._flights.append(flight)
         try:
@@ -122,8 +127,14 @@ class KafkaPublisher:
 
     def finish(self) -> Outcome:
         flight = self._flights.popleft()
+        return self._outcome(partial(self._commit if self._transactional else self._acknowledged, flight))
+
+    def examine(self, rows: Sequence[Row]) -> Rejected | Unknown:
+        return self._outcome(partial(self._why_refused, rows))
+
+    def _outcome(self, ask: Callable[[], _O]) -> _O | Unknown:
         try:
-            return self._commit(flight) if self._transactional else self._acknowledged(flight)
+            return ask()
         except KafkaException as error:
             return Unknown(str(faults.explain(error)))
         except SystemError as error:
@@ -158,7 +169,7 @@ class KafkaPublisher:
                 partition = partition_of(key, partitions[topic]) if key is not None else -1
             try:
                 pairs = [*_headers(headers), (CE_ID, id_), (TM_POSITION, str(position))]
-            except (UsageError, ValueError, TypeError) as error:
+            except UsageError as error:
                 flight.invalid.append(Failure(position, topic, f"its headers cannot be sent: {error}"))
                 continue
             report = partial(self._delivered, flight, row) if careful else None
@@ -198,8 +209,8 @@ class KafkaPublisher:
 
     def _commit(self, flight: _Flight) -> Outcome:
         if flight.failures or flight.invalid:
-            self._start_afresh()
-            return self._why_refused(flight)
+            return Refused()
+        reached("relay.before_flush")
         self._producer.flush(_COMMIT_SLICE_S)
         reached("relay.before_kafka_commit")
         deadline = time.monotonic() + self._settings.transaction_timeout_s
@@ -217,26 +228,30 @@ class KafkaPublisher:
                 # _INCONSISTENT: some messages failed, and only their own reports say why.
                 if scope_of(cause.code()) is Scope.PASSING and cause.code() != KafkaError._INCONSISTENT:
                     return Unknown(str(faults.explain(cause)))
-                self._start_afresh()
-                return self._why_refused(flight)
+                return Refused()
         reached("relay.after_kafka_commit")
         return Sent(flight.receipt)
 
-    def _why_refused(self, flight: _Flight) -> Outcome:
+    def _why_refused(self, rows: Sequence[Row]) -> Rejected | Unknown:
         """Nothing is in the log. Produce once more, with callbacks, and abort, to learn which messages it was."""
-        return self._judge(self._probe(flight.rows), self._fails_alone)
+        self._start_afresh()
+        return self._judge(self._probe(rows), self._fails_alone)
 
     def _fails_alone(self, row: Row) -> bool:
         return bool(self._probe([row]).failures)
 
     def _probe(self, rows: Sequence[Row]) -> _Flight:
-        """Ends with the first failure: after it the client sends nothing more, and waiting is for the time-out only."""
+        """Ends with the first failure: after it the client sends nothing more, and waiting is for the time-out only.
+
+        What the client throws away for that failure's sake is reported as purged, and may be reported before it: a
+        consequence is not the cause.
+        """
         probe = _Flight(None, rows)
         self._producer.begin_transaction()
         self._produce(probe, careful=True)
-        while probe.unacknowledged and not probe.failures:
+        while probe.unacknowledged and not _causes(probe):
             self._producer.poll(0.05)
-        seen = list(probe.failures)
+        seen = _causes(probe)
         self._start_afresh()  # what it purges is reported as failed too, and is not
         probe.failures = seen
         return probe
@@ -245,9 +260,11 @@ class KafkaPublisher:
         """Nothing of the open transaction remains: a new producer aborts it when it fences this one.
 
         A client that had a message refused may take its whole time-out to abort, and counts on from the refused one.
+        The old one is kept while the new one makes its round trips, or fails to: librdkafka ends the whole process
+        (assertion txn_req_cnt > 0) where a client is destroyed that waits for an answer to AddPartitionsToTxn.
         """
         self.close()
-        self._producer = Producer(self._profile())
+        self._retired, self._producer = self._producer, Producer(self._profile())
         self._producer.init_transactions(self._settings.transaction_timeout_s)
 
     # Without one
@@ -270,7 +287,7 @@ class KafkaPublisher:
             self._producer.poll(0.05)
         return bool(probe.failures)
 
-    def _judge(self, flight: _Flight, fails_alone: Callable[[Row], bool]) -> Outcome:
+    def _judge(self, flight: _Flight, fails_alone: Callable[[Row], bool]) -> Rejected | Unknown:
         """Only what fails alone is parked: a record batch that is too large says nothing of its messages."""
         failures = list(flight.invalid)
         passing: KafkaError | None = None
@@ -295,7 +312,7 @@ class KafkaPublisher:
         if self._transactional:
             profile = profiles.transactional_producer(
                 s.client,
-                transactional_id=f"tallymark.{s.identity.outbox_id}.{s.lane}",
+                transactional_id=fencing.transactional_id(s.identity, s.lane),
                 transaction_timeout_ms=timeout_ms,
             )
         else:
@@ -311,23 +328,6 @@ class KafkaPublisher:
         }
 
 
-def may_use_transactions(client: profiles.Client, identity: Identity) -> None:
-    """Raise at once, not in some lane later, where Kafka denies this outbox's transactional ids."""
-    producer = Producer(
-        profiles.transactional_producer(client, transactional_id=f"tallymark.{identity.outbox_id}.check")
-    )
-    try:
-        producer.init_transactions(30.0)
-    except KafkaException as error:
-        raise _not_fenced(error) from error
-
-
-def _not_fenced(error: KafkaException) -> Exception:
-    cause = faults.error_of(error)
-    if cause.code() in DENIED:
-        return AccessDenied(
-            f"Kafka denies the right to this outbox's transactional ids: {cause.str()}",
-            remedy="grant Write and Describe on TransactionalId 'tallymark.<outbox id>' (prefixed), "
-            "or run with --mode callback",
-        )
-    return Unreachable(f"the lane's earlier producer could not be fenced: {faults.explain(error)}")
+def _causes(flight: _Flight) -> list[tuple[Row, KafkaError]]:
+    """What failed of itself."""
+    return [(row, error) for row, error in flight.failures if error.code() not in PURGED]

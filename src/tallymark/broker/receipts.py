@@ -101,7 +101,10 @@ def prepare(
             remedy=f"put it right, or run with --accept-risk {finding.rule}",
         )
     if facts.partitions < identity.lanes:
-        admin.create_partitions([NewPartitions(name, identity.lanes)])[name].result()
+        try:
+            admin.create_partitions([NewPartitions(name, identity.lanes)])[name].result()
+        except KafkaException as error:
+            raise faults.explain(error, doing=f"adding partitions to {name}") from error
     return facts.topic_id
 
 

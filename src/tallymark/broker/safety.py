@@ -44,6 +44,8 @@ class TopicFacts:
     timestamp_type: str = "CreateTime"
     under_replicated: tuple[int, ...] = ()
     leaderless: tuple[int, ...] = ()
+    # Whether whoever looked may write into it.
+    writable: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from typing import Any
 
 from tallymark.broker import faults
 from tallymark.broker.kafka import (
+    AclOperation,
     AdminClient,
     ConfigResource,
     KafkaError,
@@ -101,7 +102,9 @@ def describe(
 def _described(admin: AdminClient, wanted: Sequence[str], timeout: float) -> dict[str, TopicFacts]:
     if not wanted:
         return {}
-    described = admin.describe_topics(TopicCollection(list(wanted)), request_timeout=timeout)
+    described = admin.describe_topics(
+        TopicCollection(list(wanted)), request_timeout=timeout, include_authorized_operations=True
+    )
     found: dict[str, Any] = {}
     for name, future in described.items():
         try:
@@ -145,6 +148,8 @@ def _facts(name: str, topic: Any, config: Mapping[str, str]) -> TopicFacts:
         timestamp_type=config.get("message.timestamp.type", "CreateTime"),
         under_replicated=tuple(each.id for each in topic.partitions if len(each.isr) < len(each.replicas)),
         leaderless=tuple(each.id for each in topic.partitions if each.leader is None or each.leader.id < 0),
+        # A broker that does not say which rights we have has not denied any.
+        writable=not topic.authorized_operations or AclOperation.WRITE in topic.authorized_operations,
     )
 
 

@@ -62,7 +62,8 @@ def load(
         **(flags or {}),
     }
     loaded = settings.load(flags=given, config=_frame.config)
-    if _is_somewhere_else(loaded.settings) or (cluster := _local_cluster()) is None:
+    cluster = _local_cluster()
+    if cluster is None or _is_somewhere_else(loaded.settings, cluster):
         return loaded
     return settings.load(flags=given, config=_frame.config, fallback=_local_entries(cluster, loaded.settings))
 
@@ -110,19 +111,39 @@ def database(settings: Settings, name_or_url: str | None = None) -> DatabaseSett
 
 
 def make_local_database(loaded: Loaded, chosen: DatabaseSettings) -> None:
-    """A local cluster's database is made when it is first set up; someone's own is theirs to make."""
+    """A local cluster's database is made when it is first set up; someone's own is theirs to make.
+
+    It is marked too: verbs that look across stations find all of them without settings.
+    """
     from tallymark.settings import Source
 
     local = {origin.source for path, origin in loaded.origins.items() if path[0] in ("database", "databases")}
     if local and Source.LOCAL in local and (cluster := _local_cluster()) is not None:
-        cluster.create_database(chosen.url.get_secret_value().rpartition("/")[2])
+        name = chosen.url.get_secret_value().rpartition("/")[2]
+        cluster.create_database(name)
+        cluster.postgres.mark_database(name)
 
 
-def _is_somewhere_else(settings: Settings) -> bool:
+def _is_somewhere_else(settings: Settings, cluster: LocalCluster) -> bool:
+    """Whether anything is given that is not this cluster's own, as `local env` hands it to a shell."""
+    given = settings.kafka.bootstrap_servers
+    return bool(
+        settings.databases
+        or (given and given != cluster.bootstrap_servers)
+        or (_address(settings) and not _is_of(cluster, _address(settings)))
+    )
+
+
+def _address(settings: Settings) -> str:
+    """The default database's URL, where it is given by one."""
     from tallymark.settings.model import is_address
 
-    by_url = settings.database is not None and is_address(settings.database.get_secret_value())
-    return bool(settings.kafka.bootstrap_servers or settings.databases or by_url)
+    given = settings.database.get_secret_value() if settings.database else ""
+    return given if is_address(given) else ""
+
+
+def _is_of(cluster: LocalCluster, url: str) -> bool:
+    return cluster.has_postgres and url.rpartition("/")[0] == cluster.postgres.url().rpartition("/")[0]
 
 
 def _local_cluster() -> LocalCluster | None:
@@ -144,17 +165,28 @@ def _local_entries(cluster: LocalCluster, settings: Settings) -> list[Entry]:
 
     origin = Origin(Source.LOCAL, str(cluster.home.path))
     entries = [Entry(("kafka", "bootstrap_servers"), cluster.bootstrap_servers, origin)]
-    if not cluster.postgres.is_alive():
+    server = cluster.postgres
+    if not server.is_alive():
         return entries
-    if settings.database is None:
-        return [*entries, Entry(("database",), cluster.postgres.url(LOCAL_DATABASE), origin)]
-    # A name that no settings explain is the name of a database on the local server.
-    name = settings.database.get_secret_value()
-    return [*entries, Entry(("databases", name, "url"), cluster.postgres.url(name), origin)]
+    names = server.marked_databases()
+    if _address(settings):
+        pass  # given by `local env`: it stays what it is
+    elif settings.database is not None:
+        # A name that no settings explain is the name of a database on the local server.
+        names.append(settings.database.get_secret_value())
+    elif LOCAL_DATABASE in names:
+        entries.append(Entry(("database",), LOCAL_DATABASE, origin))
+    elif not names:
+        entries.append(Entry(("database",), server.url(LOCAL_DATABASE), origin))
+    return [
+        *entries,
+        *(Entry(("databases", name, "url"), server.url(name), origin) for name in dict.fromkeys(names)),
+    ]
 
 
 def _how_to(option: str, settings: Settings) -> str:
-    if _is_somewhere_else(settings) and _local_cluster() is not None:
+    cluster = _local_cluster()
+    if cluster is not None and _is_somewhere_else(settings, cluster):
         return (
             f"Give {option}. A local cluster is up, and is not mixed with addresses that you give; "
             'to use all of it: eval "$(tallymark local env)".'

@@ -1,77 +1,57 @@
-"""`tallymark failed list | show | retry | discard --at relay`: messages that failed on their own."""
+"""`tallymark failed list | show | retry | discard [--at relay | inbox]`: messages that failed on their own."""
 
 from __future__ import annotations
 
 import getpass
-import uuid
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from tallymark.cli import connections, output
 from tallymark.errors import Problem, UsageError
-from tallymark.lifecycle import ParkedState
 
 if TYPE_CHECKING:
-    from tallymark.store.stores import AnyOperators
+    from tallymark.cli.desks import Changed, Choice, Desk
 
 app = typer.Typer(
     add_completion=False, no_args_is_help=True, help="Messages that failed: look, retry, discard."
 )
 
-At = Annotated[Literal["relay"], typer.Option("--at", help="Where they failed.")]
+At = Annotated[Literal["relay", "inbox"], typer.Option("--at", help="Where they failed.")]
 Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID]…", help="Messages' ids.")]
-All = Annotated[bool, typer.Option("--all", help="Every failed message (of --topic, where given).")]
+All = Annotated[
+    bool, typer.Option("--all", help="Every failed message (of --topic, --consumer, where given).")
+]
 Topic = Annotated[str | None, typer.Option("--topic", help="Only this topic.")]
+Consumer = Annotated[str | None, typer.Option("--consumer", help="Only this consumer (at an inbox).")]
+
+_COLUMNS = {
+    "relay": ("id", "state", "topic", "key", "behind", "parked_at", "reason"),
+    "inbox": ("consumer", "id", "state", "topic", "key", "attempts", "behind", "since", "reason"),
+}
 
 
 @app.command("list")
 def list_(
     at: At = "relay",
     topic: Topic = None,
+    consumer: Consumer = None,
     waiting: Annotated[
-        bool, typer.Option("--waiting", help="Also those that wait behind a failed one.")
+        bool, typer.Option("--waiting", help="Also those that wait behind a failed one (at the relay).")
     ] = False,
     limit: Annotated[int, typer.Option("--limit", min=1, max=100_000)] = 100,
     database: connections.DatabaseOption = None,
     as_json: output.JsonOption = False,
 ) -> None:
     """Failed messages, the oldest first, with the reason and how many wait behind each."""
-    states = [ParkedState.FAILED, ParkedState.RETRYING] + ([ParkedState.WAITING] if waiting else [])
-    found = _operators(database).parked(states=states, topic=topic, after=-1, limit=limit)
+    found = _desk(at, database).listed(topic=topic, consumer=consumer, waiting=waiting, limit=limit)
+    columns = _COLUMNS[at]
     output.emit(
-        [
-            {
-                "at": at,
-                "id": each.id,
-                "state": each.state.value,
-                "topic": each.topic,
-                "key": _key(each.key),
-                "position": each.position,
-                "reason": each.reason,
-                "attempts": each.attempts,
-                "parked_at": each.parked_at.isoformat(),
-                "behind": each.behind,
-            }
-            for each in found
-        ],
+        found,
         as_json=as_json,
         human=lambda: (
-            output.table(
-                ("id", "state", "topic", "key", "behind", "since", "reason"),
-                [
-                    (
-                        e.id,
-                        e.state,
-                        e.topic,
-                        _key(e.key),
-                        e.behind,
-                        e.parked_at.isoformat(" ", "seconds"),
-                        e.reason,
-                    )
-                    for e in found
-                ],
-            )
+            output.table(columns, [[each[column] for column in columns] for each in found])
             if found
             else "nothing has failed"
         ),
@@ -82,99 +62,100 @@ def list_(
 def show(
     id: Annotated[str, typer.Argument(help="The message's id.")],
     at: At = "relay",
+    consumer: Consumer = None,
     payload: Annotated[bool, typer.Option("--payload", help="Also its value, which may be private.")] = False,
     database: connections.DatabaseOption = None,
     as_json: output.JsonOption = False,
 ) -> None:
     """Everything about one failed message."""
-    found = _operators(database).parked_one(_checked([id])[0])
-    if found is None:
+    from tallymark.cli.desks import text_of
+
+    found = _desk(at, database).show(id, consumer)
+    if not found:
         raise Problem(f"{id} did not fail at the {at}", remedy="`tallymark outbox show` says where it is")
-    value = found.pop("value")
-    shown = {**found, "key": _key(found["key"]), "value_bytes": len(value or b"")}
-    if payload:
-        shown["value"] = _key(value)
-    output.emit(shown, as_json=as_json, human=lambda: output.table(("", ""), list(shown.items())))
+    shown = []
+    for each in found:
+        value = each.pop("value")
+        row = {**each, "key": text_of(each["key"]), "value_bytes": len(value or b"")}
+        shown.append({**row, "value": text_of(value)} if payload else row)
+    # An id can have failed for two consumers; for most there is one answer, and it is shown as one.
+    result = shown[0] if len(shown) == 1 else shown
+    output.emit(
+        result,
+        as_json=as_json,
+        human=lambda: [output.table(("", ""), [(k, _plain(v)) for k, v in row.items()]) for row in shown],
+    )
 
 
 @app.command()
 def retry(
     ids: Ids = None,
     everything: All = False,
-    at: At = "relay",  # noqa: ARG001 - one value until the inbox has failures of its own
+    at: At = "relay",
     topic: Topic = None,
+    consumer: Consumer = None,
+    any_order: Annotated[
+        bool,
+        typer.Option("--any-order", help="Although a later one of its key was applied (at an inbox)."),
+    ] = False,
     reason: Annotated[str, typer.Option("--reason", help="Why, for the audit.")] = "",
     database: connections.DatabaseOption = None,
     as_json: output.JsonOption = False,
 ) -> None:
-    """Send failed messages again, each with those of its key that wait behind it, in order."""
-    operators = _operators(database)
-    chosen = _chosen(operators, ids, everything, topic)
-    changed = operators.retry(chosen, who=getpass.getuser(), reason=reason)
-    _done("retried", chosen, changed, as_json)
+    """Try failed messages again, each with those of its key that wait behind it, in order."""
+    choice = _choice(ids, everything, topic, consumer)
+    done = _desk(at, database).retry(choice, who=getpass.getuser(), reason=reason, any_order=any_order)
+    _done("retried", done, as_json)
 
 
 @app.command()
 def discard(
     ids: Ids = None,
     everything: All = False,
-    at: At = "relay",  # noqa: ARG001 - one value until the inbox has failures of its own
+    at: At = "relay",
     topic: Topic = None,
+    consumer: Consumer = None,
     reason: Annotated[str, typer.Option("--reason", help="Why; it is kept in the audit.")] = "",
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     database: connections.DatabaseOption = None,
     as_json: output.JsonOption = False,
 ) -> None:
-    """Give messages up for good. Those that wait behind them are sent."""
-    operators = _operators(database)
-    chosen = _chosen(operators, ids, everything, topic)
+    """Give messages up for good. Those that wait behind them go on."""
+    desk, choice = _desk(at, database), _choice(ids, everything, topic, consumer)
     if not reason:
         raise UsageError("discarding needs a reason", remedy="say why with --reason; the audit keeps it")
-    if not yes and not typer.confirm(f"Discard {len(chosen)} messages, never to be sent?", err=True):
+    if not yes and not typer.confirm(f"Discard {desk.count(choice)} messages for good?", err=True):
         raise UsageError("nothing was discarded", remedy="say yes, or pass --yes")
-    changed = operators.discard(chosen, who=getpass.getuser(), reason=reason)
-    _done("discarded", chosen, changed, as_json)
+    _done("discarded", desk.discard(choice, who=getpass.getuser(), reason=reason), as_json)
 
 
-def _done(word: str, chosen: list[str], changed: list[str], as_json: bool) -> None:
-    left = sorted(set(chosen) - set(changed))
+def _done(word: str, done: Changed, as_json: bool) -> None:
     output.emit(
-        {word: sorted(changed), "unchanged": left},
+        {word: sorted(done.changed), "unchanged": sorted(done.refused), "why": done.refused},
         as_json=as_json,
-        human=lambda: (
-            f"{word}: {len(changed)}" + (f"; not failed, so unchanged: {', '.join(left)}" if left else "")
-        ),
+        human=lambda: [
+            f"{word}: {len(done.changed)}",
+            *(f"unchanged: {id_}: {why}" for id_, why in sorted(done.refused.items())),
+        ],
     )
-    if left and not changed:
+    if done.refused and not done.changed:
         raise typer.Exit(1)
 
 
-def _chosen(operators: AnyOperators, ids: list[str] | None, everything: bool, topic: str | None) -> list[str]:
+def _choice(ids: list[str] | None, everything: bool, topic: str | None, consumer: str | None) -> Choice:
+    from tallymark.cli.desks import Choice
+
     if bool(ids) == everything:
         raise UsageError("which messages?", remedy="name their ids, or pass --all")
-    if ids:
-        return _checked(ids)
-    return [
-        each.id
-        for each in operators.parked(states=[ParkedState.FAILED], topic=topic, after=-1, limit=1_000_000)
-    ]
+    return Choice(ids or None, topic, consumer)
 
 
-def _checked(ids: list[str]) -> list[str]:
-    try:
-        return [str(uuid.UUID(each)) for each in ids]
-    except ValueError:
-        raise UsageError(
-            "that is not a message's id", remedy="ids are UUIDs, as `failed list` shows them"
-        ) from None
-
-
-def _operators(database: str | None) -> AnyOperators:
-    from tallymark.store.stores import operators_for
+def _desk(at: Literal["relay", "inbox"], database: str | None) -> Desk:
+    from tallymark.cli.desks import desk_at
 
     settings = connections.load(database=database).settings
-    return operators_for(connections.database(settings).url.get_secret_value(), schema=settings.schema_name)
+    return desk_at(at, connections.database(settings).url.get_secret_value(), settings.schema_name)
 
 
-def _key(key: bytes | None) -> str | None:
-    return None if key is None else bytes(key).decode("utf-8", "backslashreplace")
+def _plain(value: object) -> object:
+    return value.isoformat(" ", "seconds") if isinstance(value, datetime) else value

@@ -1,19 +1,21 @@
-"""`tallymark local up | down | status | env`: the embedded cluster, for development, tests and the demo."""
+"""`tallymark local up | down | status | env | url | fetch`: the embedded cluster, for development, tests and the demo."""
 
 from __future__ import annotations
 
+import re
 import shlex
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tallymark.cli import connections, output
-from tallymark.errors import EXIT_PROBLEM, Problem
+from tallymark.cli.signals import interruptible
+from tallymark.errors import EXIT_PROBLEM, Problem, UsageError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -44,16 +46,29 @@ def up(
         int | None,
         typer.Option(metavar="16|18", help="PostgreSQL's major version; 18 unless made otherwise."),
     ] = None,
+    jmx: Annotated[
+        bool, typer.Option("--jmx", help="Brokers carry the Prometheus JMX agent, each on a port of its own.")
+    ] = False,
+    spark: Annotated[
+        bool, typer.Option("--spark", help="A Spark master and two workers too, as processes of their own.")
+    ] = False,
     home: HomeOption = None,
     json: output.JsonOption = False,
 ) -> None:
     """Start what is not running, and return when it can be used. Running it again changes nothing."""
     from tallymark.local.cluster import LocalCluster
 
-    cluster = LocalCluster(home, brokers=brokers, postgres=postgres)
-    with _ended_like_ctrl_c(), _progress() as report:
+    cluster = LocalCluster(home, brokers=brokers, postgres=postgres, jmx=jmx, spark=spark)
+    with _stoppable(), _progress() as report:
         status = cluster.up(report)
-    output.emit(status.to_dict(), as_json=json, human=lambda: [*_shown(status), *_next_step(home)])
+    agents = cluster.agents.addresses()
+    told = [f"the brokers' metrics: {', '.join(agents)}"] if agents else []
+    told += [f"Spark: --master {cluster.spark.url}"] if cluster.spark.servers else []
+    output.emit(
+        {**status.to_dict(), "jmx": agents},
+        as_json=json,
+        human=lambda: [*_shown(status), *told, *_next_step(home)],
+    )
 
 
 @app.command()
@@ -65,13 +80,17 @@ def down(
 ) -> None:
     """Stop everything gracefully. The data stays, unless --wipe."""
     cluster = _cluster(home)
+    there = cluster.home.record_file.exists()
     with _progress() as report:
         stopped = cluster.down(wipe=wipe, report=report)
-    said = f"stopped {', '.join(stopped)}" if stopped else "nothing was running"
+    wiped = wipe and there
+    said = [f"stopped {', '.join(stopped)}" if stopped else "nothing was running"]
+    if not there:
+        said = [f"there is no cluster in {cluster.home.path}: nothing to stop, nothing to delete"]
     output.emit(
-        {"home": str(cluster.home.path), "stopped": stopped, "wiped": wipe},
+        {"home": str(cluster.home.path), "stopped": stopped, "wiped": wiped},
         as_json=json,
-        human=lambda: [said, f"wiped {cluster.home.path}"] if wipe else [said],
+        human=lambda: [*said, f"wiped {cluster.home.path}"] if wiped else said,
     )
 
 
@@ -86,24 +105,65 @@ def status(*, home: HomeOption = None, json: output.JsonOption = False) -> None:
 
 
 @app.command()
+def fetch(*, json: output.JsonOption = False) -> None:
+    """Fetch all jars and prepare Java's archives now: later starts are quick, and need no network."""
+    from tallymark.local.fetching import fetch as fetch_all
+
+    with _stoppable(), _progress() as report:
+        there = [str(path) for path in fetch_all(report)]
+    output.emit({"there": there}, as_json=json, human=lambda: there)
+
+
+@app.command()
 def env(*, home: HomeOption = None, json: output.JsonOption = False) -> None:
     """Print export lines for a shell: eval "$(tallymark local env)". They hold the database's password."""
+    from tallymark.local.spark import environment_of
+
     cluster = _cluster(home)
-    if not any(server.is_alive() for server in cluster.processes):
-        raise Problem(
-            f"no cluster is running in {cluster.home.path}", remedy="Start one with: tallymark local up"
-        )
+    _require_running(cluster)
     variables = {"TALLYMARK_HOME": str(cluster.home.path)}
     if cluster.brokers:
         variables["TALLYMARK_BOOTSTRAP_SERVERS"] = cluster.bootstrap_servers
     if cluster.has_postgres:
         variables["TALLYMARK_DATABASE"] = cluster.database_url(connections.LOCAL_DATABASE)
+    variables |= environment_of(cluster.spark)
     if json:
         output.emit(variables, as_json=True, human=str)
         return
     for name, value in variables.items():
         # Not through `emit`, which masks passwords: this verb exists to hand this one to a shell.
         sys.stdout.write(f"export {name}={shlex.quote(value)}\n")
+
+
+@app.command()
+def url(
+    database: Annotated[
+        str, typer.Argument(metavar="DATABASE", help="Its name; it is made if it is missing.")
+    ],
+    *,
+    home: HomeOption = None,
+    json: output.JsonOption = False,
+) -> None:
+    """Print the URL of a database on the local server, for a program of your own. It holds the password."""
+    if not re.fullmatch(r"[A-Za-z_][\w-]*", database):
+        raise UsageError(f"{database!r} is no name of a database", remedy="letters, digits, _ and -")
+    cluster = _cluster(home)
+    _require_running(cluster)
+    if not (cluster.has_postgres and cluster.postgres.is_alive()):
+        raise Problem(f"no PostgreSQL is running in {cluster.home.path}", remedy="tallymark local status")
+    made = cluster.database_url(database)
+    if json:
+        output.emit({"url": made}, as_json=True, human=str)
+        return
+    # Not through `emit`, which masks passwords: as with `env`.
+    sys.stdout.write(f"{made}\n")
+
+
+def _require_running(cluster: LocalCluster) -> None:
+    if not any(server.is_alive() for server in cluster.processes):
+        raise Problem(
+            f"no cluster is running in {cluster.home.path}", remedy="Start one with: tallymark local up"
+        )
 
 
 def _cluster(home: Path | None) -> LocalCluster:
@@ -138,7 +198,10 @@ def _shown(status: ClusterStatus) -> list[RenderableType]:
 
 def _next_step(home: Path | None) -> list[str]:
     option = f" --home {shlex.quote(str(home))}" if home else ""
-    return [f'for other programs: eval "$(tallymark local env{option})"']
+    return [
+        f'for other programs: eval "$(tallymark local env{option})"',
+        f"the URL of a database: tallymark local url NAME{option}",
+    ]
 
 
 def _duration(seconds: float) -> str:
@@ -158,22 +221,6 @@ def _progress() -> Iterator[Callable[[str], None]]:
         yield spinner.update
 
 
-@contextmanager
-def _ended_like_ctrl_c() -> Iterator[None]:
-    """SIGTERM and a closed terminal end `up` as Ctrl-C does: what it started is stopped.
-
-    One signal is enough: further ones must not interrupt the stopping.
-    """
-    signs = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-    def interrupt(_number: int, _frame: object) -> NoReturn:
-        for sign in signs:
-            signal.signal(sign, signal.SIG_IGN)
-        raise KeyboardInterrupt
-
-    before = {sign: signal.signal(sign, interrupt) for sign in signs}
-    try:
-        yield
-    finally:
-        for sign, handler in before.items():
-            signal.signal(sign, handler)
+def _stoppable() -> AbstractContextManager[None]:
+    """SIGTERM and a closed terminal end it as Ctrl-C does, and once told, nothing disturbs the stopping."""
+    return interruptible(signal.SIGINT, signal.SIGTERM, signal.SIGHUP, once=True)

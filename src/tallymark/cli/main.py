@@ -17,6 +17,7 @@ import typer
 
 from tallymark import __version__
 from tallymark.cli import connections, output
+from tallymark.cli.signals import interruptible
 from tallymark.cli.verbs import Verbs, closest_verb
 from tallymark.errors import EXIT_DONE, EXIT_PROBLEM, TallymarkError, UsageError
 from tallymark.observe.logs import LogFormat, configure
@@ -71,7 +72,9 @@ def main(arguments: Sequence[str]) -> int:
     as_json = "--json" in arguments
     try:
         # A verb that ends with typer.Exit gives its code; one that returns is done.
-        code = typer.main.get_command(app).main(list(arguments), prog_name="tallymark", standalone_mode=False)
+        with interruptible(signal.SIGINT):
+            verb = typer.main.get_command(app)
+            code = verb.main(list(arguments), prog_name="tallymark", standalone_mode=False)
         sys.stdout.flush()
         return code if isinstance(code, int) else EXIT_DONE
     except TallymarkError as error:

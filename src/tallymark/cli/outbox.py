@@ -9,7 +9,7 @@ import typer
 
 from tallymark.cli import connections, output
 from tallymark.errors import Problem, UsageError
-from tallymark.lifecycle import MessageState, ParkedState
+from tallymark.lifecycle import MessageState
 
 if TYPE_CHECKING:
     from tallymark.outbox.ports import MessageStatus
@@ -35,14 +35,10 @@ def list_(
 
     url, schema = _where(database)
     operators = operators_for(url, schema=schema)
-    if state is MessageState.FAILED:
-        failed = [ParkedState.FAILED, ParkedState.WAITING, ParkedState.RETRYING]
-        ids = [each.id for each in operators.parked(states=failed, topic=topic, after=-1, limit=limit)]
-    else:
-        ids = operators.message_ids(topic=topic, key=key.encode() if key is not None else None, limit=limit)
+    ids = operators.message_ids(
+        state=state, topic=topic, key=key.encode() if key is not None else None, limit=limit
+    )
     found = [status for status in (_status(url, schema, id_) for id_ in ids) if status is not None]
-    if state is not None:
-        found = [status for status in found if status.state is state]
     output.emit(
         [_plain(status) for status in found],
         as_json=as_json,

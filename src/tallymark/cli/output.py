@@ -68,6 +68,12 @@ def emit(
             stdout().print(item)
 
 
+def to_be_copied(lines: Iterable[str]) -> None:
+    """Commands, on stdout: never folded, for a folded one would not run."""
+    for line in lines:
+        stdout().print(mask(line), markup=False, soft_wrap=True)
+
+
 def remark(text: str) -> None:
     """Something to know beside the result, on stderr."""
     stderr().print(mask(text), markup=False)

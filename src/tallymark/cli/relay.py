@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import getpass
 import logging
-import signal
-import threading
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tallymark.cli import connections, output
+from tallymark.cli.signals import until_told
 from tallymark.lifecycle import Mode
 
 if TYPE_CHECKING:
@@ -71,7 +70,7 @@ def run(
     relay = Relay(stores, kafka, config, metrics=metrics, upkeep=upkeep)
     identity = relay.open()
     _say_what_it_promises(config, identity.outbox_id)
-    stop = _until_told()
+    stop = until_told("relay.stop")
     if metrics_port is None:
         relay.run(stop)
         return
@@ -126,7 +125,8 @@ def clear(
     forget_receipts: Annotated[
         bool,
         typer.Option(
-            "--forget-receipts", help="The receipts are lost: start a new chain. Unmarked batches are sent."
+            "--forget-receipts",
+            help="Go on from whatever receipt the log has, or none. Unmarked batches are sent.",
         ),
     ] = False,
     as_json: output.JsonOption = False,
@@ -210,17 +210,3 @@ def _say_what_it_promises(config: RelayConfig, outbox_id: str) -> None:
     output.remark(f"  costs: {policy.cost}")
     for risk in config.accepted:
         output.remark(f"  accepted risk: {risk} may be unsafe")
-
-
-def _until_told() -> threading.Event:
-    """Set by the first SIGTERM or Ctrl-C; a second one ends the process at once, which is safe too."""
-    stop = threading.Event()
-
-    def told(number: int, _frame: object) -> None:
-        signal.signal(number, signal.SIG_DFL)
-        log.info("stopping", extra={"action": "relay.stop"})
-        stop.set()
-
-    signal.signal(signal.SIGTERM, told)
-    signal.signal(signal.SIGINT, told)
-    return stop

@@ -38,8 +38,14 @@ VERBS: tuple[Verb, ...] = (
     Verb("topics", "Create topics with safe settings; check those there are."),
     Verb("outbox", "Look at messages in the outbox."),
     Verb("relay", "Run the relay from the outbox to Kafka; see, pause and resume it."),
+    Verb("inbox", "Run an inbox from Kafka to its database; see, pause, resume and move it."),
+    Verb("pipeline", "The inbox at Spark's width: ingest, archive, snapshot, replay."),
     Verb("failed", "Messages that failed: look, retry, discard."),
-    Verb("demo", "The whole journey on this machine, in a minute."),
+    Verb("trace", "The whole life of one message, from its transaction to its effects."),
+    Verb("tally", "Account for every message: compare the stations, certify, resend what is missing."),
+    Verb("serve", "The query interface: where any message is, over HTTP; metrics; actions."),
+    Verb("tokens", "Who may use the query interface: make, list and revoke tokens."),
+    Verb("demo", "The whole journey on this machine, broken on purpose and counted."),
 )
 
 

@@ -22,7 +22,9 @@ from tallymark.local.process import ServerProcess
 
 # Small heap: what a broker serves comes from the page cache. The serial collector takes the least memory.
 _MEMORY = ("-Xms96m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:MaxDirectMemorySize=256m")
-_BRIEF = ("-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")  # for tools that run for a second
+# Whatever lives for seconds or minutes: what the second compiler would win is never won back.
+BRIEF = ("-XX:TieredStopAtLevel=1",)
+_TOOL = ("-Xmx128m", "-XX:+UseSerialGC", *BRIEF)
 _SERVER = "kafka.Kafka"
 STOP_GRACE_S = 20.0
 
@@ -38,12 +40,14 @@ class Broker(ServerProcess):
         record: Callable[[], ClusterRecord],
         wait_ready: Callable[[Broker], None],
         jvm_options: Callable[[], Sequence[str]] = tuple,
+        agent_options: Callable[[], Sequence[str]] = tuple,
     ) -> None:
         self._marker_argument = f"-Dtallymark.broker={folder}"
         super().__init__(f"broker-{number}", "broker", folder, [self._marker_argument])
         self.number = number
         self._java, self._class_path, self._record = java, class_path, record
         self._wait_ready, self._jvm_options = wait_ready, jvm_options
+        self._agent_options = agent_options
         self._log_start = 0
         self._overrides: dict[str, str] = {}
 
@@ -147,11 +151,11 @@ class Broker(ServerProcess):
     def _command(self, main_class: str, *arguments: str) -> list[str]:
         return [
             str(self._java().executable),
-            *(_MEMORY if main_class == _SERVER else _BRIEF),
+            *(_MEMORY if main_class == _SERVER else _TOOL),
             *self._jvm_options(),
             "-Djava.awt.headless=true",
             f"-Dlog4j2.configurationFile={self.folder / 'log4j2.xml'}",
-            *([self._marker_argument] if main_class == _SERVER else []),
+            *([*self._agent_options(), self._marker_argument] if main_class == _SERVER else []),
             "-cp",
             self._class_path(),
             main_class,

@@ -68,6 +68,8 @@ def properties(
         "group.initial.rebalance.delay.ms": "0",
         "broker.heartbeat.interval.ms": "1000",
         "broker.session.timeout.ms": "6000",
+        # Patient at the start: on a busy machine it takes minutes, and whoever waits for it gives up by himself
+        "initial.broker.registration.timeout.ms": "300000",
     }
     for listener in record.listeners:
         settings |= {

@@ -21,26 +21,32 @@ from pathlib import Path
 from tallymark.broker.probe import look
 from tallymark.crashpoint import reached
 from tallymark.errors import Problem, UsageError
-from tallymark.local.broker import Broker
+from tallymark.local.broker import BRIEF, Broker
+from tallymark.local.brokerclasses import broker_classes
 from tallymark.local.classarchive import ClassArchive
 from tallymark.local.home import ClusterRecord, Home, Listener
 from tallymark.local.jars import KAFKA, JarStore, Report, spark_connector
 from tallymark.local.java import Java, find_java
+from tallymark.local.jmx import JMX, Agents
 from tallymark.local.plan import Wish, move_taken_ports, new_record, refuse_unless_same, same_voters
 from tallymark.local.ports import HOST
 from tallymark.local.postgres import Postgres, binaries
 from tallymark.local.process import State
 from tallymark.local.readiness import PATIENCE_S, PortLost, wait_broker, wait_brokers, wait_postgres
+from tallymark.local.spark import LocalSpark, SparkServer
 from tallymark.local.status import ClusterStatus, ProcessStatus
 
 _ABORT_GRACE_S = 3.0
 _PORT_ATTEMPTS = 3
 
-Server = Broker | Postgres
+Server = Broker | Postgres | SparkServer
 
 
 class LocalCluster:
-    """None for `brokers` or `postgres` means: as it was made, or the default. 0 means: without."""
+    """None for `brokers` or `postgres` means: as it was made, or the default. 0 means: without.
+
+    `brief` is for brokers that live for minutes: they start with half the CPU, and are slower under a long load.
+    """
 
     def __init__(
         self,
@@ -52,13 +58,19 @@ class LocalCluster:
         broker_settings: Mapping[str, str] | None = None,
         postgres_settings: Mapping[str, str] | None = None,
         cache: Path | None = None,
+        jmx: bool = False,
+        spark: bool = False,
+        brief: bool = False,
     ) -> None:
+        self._brief = brief
         self._wish = Wish(brokers, postgres, tuple(listeners), dict(broker_settings or {}))
         if postgres:
             binaries(postgres)  # refuses a version that we do not have
         self.home = Home.at(home)
         self._postgres_settings = dict(postgres_settings or {})
         self._cache = cache
+        self.agents = Agents(self.home, wanted=jmx)
+        self.spark = LocalSpark(self.home, self._java, wanted=spark)
         self._java_found: Java | None = None
         self._record: ClusterRecord | None = None
         self._brokers: dict[int, Broker] = {}
@@ -89,6 +101,9 @@ class LocalCluster:
         known = len(self._known().brokers)
         if not 1 <= number <= known:
             raise UsageError(f"there is no broker {number}: the cluster has {known}")
+        return self._broker(number)
+
+    def _broker(self, number: int) -> Broker:
         if number not in self._brokers:
             self._brokers[number] = Broker(
                 number,
@@ -97,7 +112,10 @@ class LocalCluster:
                 class_path=lambda: self._jars().class_path(KAFKA),
                 record=self._known,
                 wait_ready=wait_broker,
-                jvm_options=lambda: self._archive().options(),
+                jvm_options=lambda: (*self._archive().options(), *(BRIEF if self._brief else ())),
+                agent_options=lambda: self.agents.options(
+                    number, self.home.broker(number), self._jars().folder(JMX)
+                ),
             )
         return self._brokers[number]
 
@@ -124,7 +142,7 @@ class LocalCluster:
         return bool(self._known().postgres)
 
     def process(self, name: str) -> Server:
-        """By the name that `status` shows: broker-1, postgres."""
+        """By the name that `status` shows: broker-1, postgres, spark-worker-1."""
         for server in self.processes:
             if server.name == name:
                 return server
@@ -135,7 +153,7 @@ class LocalCluster:
         """Everything that belongs to it; nothing when it was never brought up."""
         if not self.exists():
             return []
-        return [*self.brokers, *([self.postgres] if self.has_postgres else [])]
+        return [*self.brokers, *([self.postgres] if self.has_postgres else []), *self.spark.servers]
 
     def exists(self) -> bool:
         """Whether a cluster was ever made in this home."""
@@ -167,19 +185,25 @@ class LocalCluster:
 
     def _bring_up(self, report: Report) -> None:
         if self._known().brokers:
-            self._jars().ensure([KAFKA, spark_connector()], report)
+            agents = [JMX] if self.agents.wanted else []
+            self._jars().ensure([KAFKA, spark_connector(), *agents], report)
             self._archive().ensure(report)
+            running = {broker.number for broker in self.brokers if broker.is_alive()}
+            self.agents.prepare(len(self.brokers), running)
         deadline = time.monotonic() + PATIENCE_S
         for server in self.processes:
             server.resume()  # someone may have left it paused
         for attempt in range(1, _PORT_ATTEMPTS + 1):
             self._move_taken_ports(report)
+            self.spark.prepare()
             self._start_absent(report)
             try:
                 if self.has_postgres:
                     wait_postgres(self.postgres)
                 if self._known().brokers:
                     wait_brokers(self.brokers, report, deadline)
+                if self.spark.servers:
+                    self.spark.wait_ready()
                 return
             except PortLost:
                 if attempt == _PORT_ATTEMPTS:
@@ -206,18 +230,33 @@ class LocalCluster:
     # Down
 
     def down(self, *, wipe: bool = False, report: Report = lambda _: None) -> list[str]:
-        """Stop everything gracefully; with `wipe` delete it. Returns the names of what was stopped."""
-        if not self.home.path.is_dir():
+        """Stop everything gracefully; with `wipe` delete it. Returns the names of what was stopped.
+
+        The record is made first and deleted last: a folder without one holds nothing of ours, and is not touched.
+        """
+        if not self.home.record_file.exists():
             return []
         with self.home.locked():
             self._record = None  # another process may have moved ports since we looked
-            running = [server for server in self.processes if server.is_alive()]
+            servers = self._to_stop(wipe=wipe)
+            running = [server for server in servers if server.is_alive()]
             if running:
                 report(f"stopping {', '.join(server.name for server in running)}")
-            self._stop(self.processes)
+            self._stop(servers)
             if wipe:
                 self._wipe()
         return [server.name for server in running]
+
+    def _to_stop(self, *, wipe: bool) -> list[Server]:
+        try:
+            return self.processes
+        except Problem:
+            if not wipe:
+                raise
+        # The record is damaged, and `--wipe` is the way out that it names. What runs is known by its folder.
+        numbers = [int(path.name.removeprefix("broker-")) for path in self.home.path.glob("broker-[1-9]")]
+        server = Postgres(self.home.postgres, major=0, port=lambda: 0)
+        return [*(self._broker(number) for number in numbers), server, *self.spark.servers]
 
     def _stop(self, servers: Sequence[Server], *, grace_s: float | None = None) -> None:
         if servers:
@@ -226,6 +265,8 @@ class LocalCluster:
     def _wipe(self) -> None:
         for path in (*self.home.path.glob("broker-*"), self.home.postgres):
             shutil.rmtree(path, ignore_errors=True)
+        self.agents.file.unlink(missing_ok=True)
+        self.spark.wipe()
         self.home.record_file.unlink(missing_ok=True)  # last: until then `down --wipe` knows what there is
         self._record, self._brokers, self._postgres = None, {}, None
 
@@ -238,7 +279,10 @@ class LocalCluster:
         return ClusterStatus(
             home=str(self.home.path),
             processes=processes,
-            brokers_seen=len(sight.brokers) if sight else 0,
+            # Kafka counts one that was killed for seconds more: it serves nobody.
+            brokers_seen=sum(
+                broker.number in sight.brokers and broker.is_alive() for broker in self.brokers if sight
+            ),
             under_replicated=sight.under_replicated if sight else None,
         )
 
@@ -251,7 +295,7 @@ class LocalCluster:
         return JarStore(self._java(), self._cache)
 
     def _archive(self) -> ClassArchive:
-        return ClassArchive(self._java(), self._jars())
+        return broker_classes(self._java(), self._jars())
 
     def _known(self) -> ClusterRecord:
         if not self.exists() or self._record is None:

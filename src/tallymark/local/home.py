@@ -71,8 +71,11 @@ class Home:
 
     @classmethod
     def at(cls, path: Path | str | None) -> Home:
-        """The home that is named, or TALLYMARK_HOME, or .tallymark here."""
-        return cls(Path(path or os.environ.get(VARIABLE) or DEFAULT).absolute())
+        """The home that is named, or TALLYMARK_HOME, or .tallymark here.
+
+        One folder has one name, by whatever link it is reached: its servers are told from others by it.
+        """
+        return cls(Path(path or os.environ.get(VARIABLE) or DEFAULT).resolve())
 
     @property
     def record_file(self) -> Path:

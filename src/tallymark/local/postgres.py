@@ -35,6 +35,7 @@ _SYSTEM_USER = "pgserver"
 START_PATIENCE_S = 30.0
 STOP_GRACE_S = 20.0
 _LOOK_AGAIN_S = 0.05
+_MARK = "has Tallymark's tables"
 
 
 class Postgres(ServerProcess):
@@ -131,6 +132,26 @@ class Postgres(ServerProcess):
             except (psycopg.errors.DuplicateDatabase, psycopg.errors.UniqueViolation):
                 return False  # someone else made it at the same moment
             return True
+
+    def mark_database(self, name: str) -> None:
+        """Remember that Tallymark's tables are in it: `marked_databases` names it from now on."""
+        with psycopg.connect(self.url(), autocommit=True) as connection:
+            connection.execute(
+                sql.SQL("comment on database {} is {}").format(sql.Identifier(name), sql.Literal(_MARK))
+            )
+
+    def marked_databases(self) -> list[str]:
+        """Those with Tallymark's tables in them; none while the server does not answer."""
+        try:
+            with psycopg.connect(self.url(), connect_timeout=2) as connection:
+                found = connection.execute(
+                    "select datname from pg_database where shobj_description(oid, 'pg_database') = %s "
+                    "order by datname",
+                    [_MARK],
+                )
+                return [name for (name,) in found]
+        except psycopg.OperationalError:
+            return []
 
     def drop_database(self, name: str) -> None:
         with psycopg.connect(self.url(), autocommit=True) as connection:

@@ -1,8 +1,8 @@
 """Secrets are masked on their way out, twice over.
 
 By shape: the password in a URL, `password=…` in a connection string, any `*.password`-like setting beside its
-value. By value: what the settings said is a secret is remembered for the life of the process, and its literal
-text is masked wherever it turns up (a driver's error, a client's log line).
+value, a token of the query interface. By value: what the settings said is a secret is remembered for the life of the
+process, and its literal text is masked wherever it turns up (a driver's error, a client's log line).
 """
 
 from __future__ import annotations
@@ -25,10 +25,14 @@ _PUBLIC_NAME = re.compile(r"(location|file|path|url)$", re.IGNORECASE)
 # The user's part may be empty; the password runs up to the last @ before the host.
 _URL_PASSWORD = re.compile(r"([a-z][a-z0-9+.-]*://[^\s:/@?#]*):([^\s/]+)@", re.IGNORECASE)
 _ASSIGNED = re.compile(
-    r"(?P<name>[\w.\-]*(?:password|passwd|passphrase|secret)[\w.\-]*[\"']?\s*[=:]\s*)"
+    # Begins where a word begins: from every letter of a long word the search would be quadratic.
+    r"(?<![\w.\-])(?P<name>[\w.\-]*(?:password|passwd|passphrase|secret)[\w.\-]*[\"']?\s*[=:]\s*)"
     r"(?P<value>'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|[^\s,;&}\"')]+)",
     re.IGNORECASE,
 )
+
+# A token of the query interface; what is left of it says whose mask this is.
+_TOKEN = re.compile(r"\b(tmk_)[A-Za-z0-9_-]{20,}")
 
 _remembered: set[str] = set()
 
@@ -59,6 +63,7 @@ def mask(text: str) -> str:
         if secret in text:
             text = text.replace(secret, MASK)
     text = _URL_PASSWORD.sub(rf"\1:{MASK}@", text)
+    text = _TOKEN.sub(rf"\1{MASK}", text)
     return _ASSIGNED.sub(lambda found: f"{found.group('name')}{MASK}", text)
 
 

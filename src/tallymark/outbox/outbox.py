@@ -106,12 +106,12 @@ class Outbox:
 
     def status(self, tx: Any, id: uuid.UUID | str) -> MessageStatus | None:
         """Where a message is, with its batch, lane and times."""
-        return self._writer.status(tx, id if isinstance(id, uuid.UUID) else uuid.UUID(id))
+        return self._writer.status(tx, id if isinstance(id, uuid.UUID) else _id_of(id))
 
     def entry(self, draft: Draft, encode: Encode | None = None) -> Entry:
         """Check one message and turn it into the row that will be written."""
         topic, value, key, type_, headers, partition, id_ = draft
-        _check_topic(topic)
+        check_topic(topic)
         if partition is not None and (not isinstance(partition, int) or partition < 0):
             raise UsageError(f"partition {partition!r} is not a number from 0 up")
         sent, content_type = encoded(value, encode or self._encode)
@@ -119,7 +119,17 @@ class Outbox:
         return Entry(id_ or new_id(), topic, encoded_key(key), sent, carried, partition)
 
 
-def _check_topic(topic: Any) -> None:
+def _id_of(text: Any) -> uuid.UUID:
+    try:
+        return uuid.UUID(text)
+    except (ValueError, AttributeError, TypeError):
+        raise UsageError(
+            f"{text!r} is not a message's id", remedy="ids are UUIDs, as add gives back"
+        ) from None
+
+
+def check_topic(topic: Any) -> None:
+    """Refuse what Kafka would not take as a topic's name."""
     if not isinstance(topic, str) or not _is_name(topic):
         raise UsageError(
             f"{topic!r} is not a topic's name",
@@ -129,7 +139,7 @@ def _check_topic(topic: Any) -> None:
 
 @lru_cache(maxsize=1024)
 def _is_name(topic: str) -> bool:
-    return 0 < len(topic) <= 249 and _TOPIC_LETTERS.issuperset(topic)
+    return 0 < len(topic) <= 249 and _TOPIC_LETTERS.issuperset(topic) and topic not in (".", "..")
 
 
 def _options(
@@ -154,6 +164,10 @@ def _options(
         return options
     if isinstance(deliver_after, timedelta):
         return replace(options, due_at=datetime.now(UTC) + deliver_after)
+    if not isinstance(deliver_after, datetime):
+        raise UsageError(
+            f"deliver_after={deliver_after!r} is no time", remedy="give an aware datetime, or a timedelta"
+        )
     if deliver_after.tzinfo is None:
         raise UsageError("deliver_after has no time zone", remedy="give an aware datetime, or a timedelta")
     return replace(options, due_at=deliver_after)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 
+_inject: Callable[[dict[str, str]], None] | None
 try:
-    from opentelemetry.propagate import inject as _inject  # optional, and not among our own dependencies
+    # Optional, and not among our own dependencies; by name, so that its types count neither here nor there.
+    _inject = import_module("opentelemetry.propagate").inject
 except ImportError:  # not installed: messages carry no trace
     _inject = None
 

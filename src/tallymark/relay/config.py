@@ -24,8 +24,9 @@ class RelayConfig:
     owner: str = field(default_factory=new_owner)
     # After this long without a heartbeat another relay takes the lanes over.
     lease_s: float = 10.0
-    batch_messages: int = 10_000
-    batch_bytes: int = 16 * 1024 * 1024
+    # Between two transactions a lane waits for acknowledgements and the commit, however many messages it is for.
+    batch_messages: int = 50_000
+    batch_bytes: int = 32 * 1024 * 1024
     # How often an idle relay looks at the outbox's sequence.
     poll_s: float = 0.005
     # Whether writers wake relays by NOTIFY; the sequence is then looked at less often.

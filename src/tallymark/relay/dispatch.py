@@ -16,7 +16,19 @@ from tallymark.policy import ModePolicy
 from tallymark.relay.config import RelayConfig
 from tallymark.relay.exclusion import exclusion_of
 from tallymark.relay.ledger import Ledger
-from tallymark.relay.ports import Batch, Exclusion, Identity, Kafka, Outcome, Publisher, Row, Sent, Unknown
+from tallymark.relay.ports import (
+    Batch,
+    Exclusion,
+    Identity,
+    Kafka,
+    Outcome,
+    Publisher,
+    Refused,
+    Rejected,
+    Row,
+    Sent,
+    Unknown,
+)
 from tallymark.relay.topicbook import TopicBook
 
 
@@ -32,9 +44,13 @@ class Dispatcher:
         self._publisher: Publisher | None = None
         self._policy = config.policy
         self._flights: deque[tuple[Batch, Sequence[Row]]] = deque()
+        # Batches that were sent from here and have not landed, by number: what is given up has been tried.
+        self._tried: set[int] = set()
         # Kafka's commit runs here, so that the lane can claim its next batch meanwhile.
         self._hand: ThreadPoolExecutor | None = None
         self._committing: Future[Outcome] | None = None
+        # The id of the first message of the batch that landed last: of all in it, it had waited longest.
+        self.landed: str | None = None
 
     @property
     def started(self) -> bool:
@@ -53,6 +69,9 @@ class Dispatcher:
     @property
     def full(self) -> bool:
         return len(self._flights) >= self._policy.in_flight
+
+    def has_tried(self, batch: Batch) -> bool:
+        return batch.number in self._tried
 
     def start(self, mode: Mode) -> None:
         """A new publisher: it fences every earlier one of this lane."""
@@ -86,6 +105,7 @@ class Dispatcher:
         if unfit:
             self.drain()
             self.start(self._policy.mode)
+        self._tried.add(batch.number)
         self.publisher.send(batch, rows)
         self._flights.append((batch, rows))
         if self._policy.transactional and self._hand is not None:
@@ -97,20 +117,31 @@ class Dispatcher:
         while True:
             committing, self._committing = self._committing, None
             outcome = committing.result() if committing is not None else self.publisher.finish()
+            if isinstance(outcome, Refused):
+                outcome = self._examined(rows)
             if isinstance(outcome, Unknown):
                 raise OutcomeUnknown(f"batch {batch.number} of lane {batch.lane}: {outcome.reason}")
             if isinstance(outcome, Sent):
+                self._tried.discard(batch.number)
                 self._ledger.sent(batch, outcome.receipt)
+                self.landed = rows[0][1] if rows else None
                 return batch.messages
             exclusion = exclusion_of(
                 outcome, rows, hold_key=self._config.hold_key and self._policy.transactional
             )
             batch, rows = self._ledger.leave_out(batch, rows, exclusion)
             if not self._policy.transactional:  # everything else is in the log already
+                self._tried.discard(batch.number)
                 self._ledger.sent(batch, None)
                 return batch.messages
-            self._ledger.recheck()  # to learn which messages it was, the publisher fenced anew
+            self._ledger.recheck()  # the publisher has fenced anew
             self.publisher.send(batch, rows)
+
+    def _examined(self, rows: Sequence[Row]) -> Rejected | Unknown:
+        # To learn which messages it was, the publisher fences anew. A zombie whose messages were refused because it
+        # was fenced itself must not shut out the rightful owner for that.
+        self._ledger.recheck()
+        return self.publisher.examine(rows)
 
     def drain(self) -> int:
         """Wait for everything on its way, and mark it."""

@@ -1,11 +1,12 @@
 """How far the outbox may be read: every row up to here that will ever be is visible (pitfall 3).
 
 Shared by the lanes of one process, so that an idle relay asks the database once per interval, however many
-lanes it holds. What was safe once stays safe: rows up to an older answer cannot appear later.
+lanes it holds. What was safe once stays safe, on the same server: rows up to an older answer cannot appear later.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 
@@ -21,7 +22,7 @@ class Frontier:
         self._lock = threading.Lock()
         self._covered = 0
         self._safe = 0
-        self._looked = 0.0
+        self._looked = -math.inf
 
     def beyond(self, covered: int) -> int:
         """The bound, looked up anew where it gives nothing beyond `covered`."""
@@ -32,6 +33,17 @@ class Frontier:
                 self._safe = max(self._safe, self._store.frontier(self._covered))
                 self._looked = time.monotonic()
             return self._safe
+
+    def stir(self) -> None:
+        """A writer has called: the next to ask looks anew, however short ago the last look was."""
+        with self._lock:
+            self._looked = -math.inf
+
+    def forget(self) -> None:
+        """After anything uncertain: another server may answer now, which has drawn less than the one before it."""
+        with self._lock:
+            self._covered = self._safe = 0
+            self._looked = -math.inf
 
     def close(self) -> None:
         with self._lock:

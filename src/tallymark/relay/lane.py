@@ -107,6 +107,7 @@ class LaneWorker:
             self._next = None
         self.dispatcher.stop()
         self.dispatcher.book.forget()
+        self._frontier.forget()
         self.ledger.forget()
 
     def close(self) -> None:

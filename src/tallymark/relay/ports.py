@@ -38,6 +38,11 @@ class Receipt:
     outbox_id: str = ""
     lane: int = 0
 
+    @property
+    def forgotten(self) -> bool:
+        """An operator has let go of what was marked: whatever the log has last, the lane goes on from there."""
+        return self.number < 0
+
 
 @dataclass(frozen=True, slots=True)
 class Lane:
@@ -110,6 +115,11 @@ class Sent:
 
 
 @dataclass(frozen=True, slots=True)
+class Refused:
+    """Nothing of the batch is in the log, for the sake of some of its messages: `examine` says which."""
+
+
+@dataclass(frozen=True, slots=True)
 class Rejected:
     """Nothing of the batch is in the log (or, without transactions, all of it but these): these cannot be."""
 
@@ -123,7 +133,7 @@ class Unknown:
     reason: str
 
 
-Outcome = Sent | Rejected | Unknown
+Outcome = Sent | Refused | Rejected | Unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,6 +282,9 @@ class Publisher(Protocol):
     def send(self, batch: Batch, rows: Sequence[Row]) -> None: ...
 
     def finish(self) -> Outcome: ...
+
+    def examine(self, rows: Sequence[Row]) -> Rejected | Unknown:
+        """Learn for which messages' sake a batch was refused. It fences anew: only for the lane's owner."""
 
     def close(self) -> None: ...
 

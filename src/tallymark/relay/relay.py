@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tallymark.errors import Inconsistent, TallymarkError, UsageError
-from tallymark.observe import metrics as names
+from tallymark.observe import names
 from tallymark.observe.metrics import Metrics
 from tallymark.policy import fair_share
 from tallymark.relay.bell import Bell
@@ -110,6 +110,8 @@ class Relay:
                     self.run_once()
                 except TallymarkError as error:
                     log.warning("housekeeping: %s", error, extra={"action": "relay.housekeeping"})
+                except Exception:  # a fault of ours must not take the lanes down that work
+                    log.exception("housekeeping failed", extra={"action": "relay.bug"})
                 stop.wait(self._config.lease_s / 5)
         finally:
             self.shut_down()
@@ -132,7 +134,7 @@ class Relay:
             and (lane := self._store.take(config.owner, config.lease_s)) is not None
         ):
             self._start(lane)
-        moved = self._store.move_due(_MOVE_DUE_LIMIT)
+        moved = self._move_due()
         if config.end_floors_after_s is not None:
             for writer in self._store.end_floors(config.end_floors_after_s):
                 log.error(
@@ -140,6 +142,15 @@ class Relay:
                 )
         self._metrics.set(names.RELAY_LANES_OWNED, len(self._stations), outbox=self._opened.outbox_id)
         return Census(relays, frozenset(self._stations), moved)
+
+    def _move_due(self) -> int:
+        """A flood that falls due at once is moved in pieces, for as long as the next heartbeat can wait."""
+        deadline = time.monotonic() + self._config.lease_s / 5
+        moved = last = self._store.move_due(_MOVE_DUE_LIMIT)
+        while last == _MOVE_DUE_LIMIT and time.monotonic() < deadline:
+            last = self._store.move_due(_MOVE_DUE_LIMIT)
+            moved += last
+        return moved
 
     def _notice_other_lanes(self) -> None:
         """The lane count was changed under us: let go of everything, and begin anew by the new cut."""
@@ -174,15 +185,23 @@ class Relay:
         while not stop.is_set():
             try:
                 if store.listen(1.0):
+                    if self._frontier is not None:
+                        self._frontier.stir()
                     self._bell.ring()
             except TallymarkError as error:  # lanes still look by themselves, only less often
                 log.warning("cannot listen: %s", error, extra={"action": "relay.listen"})
+                stop.wait(1.0)
+            except Exception:  # a fault of ours, told loudly: lanes still look by themselves
+                log.exception("listening failed", extra={"action": "relay.bug"})
                 stop.wait(1.0)
         store.close()
 
     def _keep_house(self, stop: threading.Event, upkeep: Callable[[], None]) -> None:
         while not stop.wait(self._config.upkeep_s):
-            upkeep()
+            try:
+                upkeep()
+            except Exception:  # tomorrow's partitions must not depend on today's luck
+                log.exception("upkeep failed", extra={"action": "relay.bug"})
 
     @property
     def _opened(self) -> Identity:
@@ -196,17 +215,24 @@ class Relay:
                 station.ask_to_stop(lost=True)
             if not station.alive:
                 del self._stations[number]
-                if (number, station.epoch) in ours:
-                    # It ended without giving its lane back. Our heartbeat would keep the lane from everybody for
-                    # ever; whoever takes it next settles what was left in doubt.
-                    self._store.release(station.lane)
+        # A lane that nobody here works: its station ended without giving it back, or never started. Our heartbeat would
+        # keep it from everybody for ever; whoever takes it next settles what was left in doubt.
+        for number, epoch in ours - {(s.number, s.epoch) for s in self._stations.values()}:
+            self._store.release(
+                Lane(number, self._config.owner, epoch, covered=0, last_number=-1, receipt=None)
+            )
 
     def _start(self, lane: Lane) -> None:
         if self._frontier is None:
             raise UsageError("the relay is not open yet", remedy="call open() first")
         store, ahead = self._stores(f"lane {lane.lane}"), self._stores(f"lane {lane.lane} ahead")
-        for each in (store, ahead):
-            each.identity()  # so that each connection knows how the outbox is cut
+        try:
+            for each in (store, ahead):
+                each.identity()  # so that each connection knows how the outbox is cut
+        except BaseException:  # the next round gives the lane back
+            store.close()
+            ahead.close()
+            raise
         worker = LaneWorker(
             lane,
             identity=self._opened,

@@ -10,7 +10,8 @@ sends them in order and one after the other, so the last receipt in the log must
                                          restored database, a recreated receipts topic or a second outbox of the same
                                          identity look so.
 
-A lane that has never had a receipt has none in the log.
+A lane that has never had a receipt has none in the log. Where an operator has forgotten M, whatever stands there is
+accepted in its place.
 """
 
 from __future__ import annotations
@@ -27,16 +28,17 @@ def resolve(found: Receipt | None, marked: Receipt | None, unsent: Sequence[Batc
         for count, batch in enumerate(unsent, 1):
             if _same(found, batch.number, batch.token):
                 return count
-    fits = (
-        found is None if marked is None else found is not None and _same(found, marked.number, marked.token)
-    )
+    if marked is None:
+        fits = found is None
+    else:
+        fits = marked.forgotten or (found is not None and _same(found, marked.number, marked.token))
     if fits:
         return 0
     doubtful = "".join(f" or batch {batch.number} with its own token" for batch in unsent)
     raise Inconsistent(
         f"the receipts say {_named(found)}, the database expects {_named(marked)}{doubtful}",
-        remedy="was the database restored, or the receipts topic recreated? Compare outbox and log "
-        "before `tallymark relay clear`",
+        remedy="was the database restored, or the receipts topic recreated? Compare outbox and log; then "
+        "`tallymark relay clear LANE --forget-receipts` goes on from what the log has",
     )
 
 

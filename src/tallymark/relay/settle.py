@@ -28,12 +28,14 @@ def settle(ledger: Ledger, dispatcher: Dispatcher, config: RelayConfig) -> int:
     in_doubt = len(unsent)
     if transactional:
         unsent = _resolved(ledger, dispatcher, unsent)
-        if ledger.lane.receipt is None and not unsent:
+        if (ledger.lane.receipt is None or ledger.lane.receipt.forgotten) and not unsent:
             # The lane's first receipt: from then on "no receipt" can never pass for "not sent".
             unsent = [ledger.claim(ledger.batch(BatchKind.ORIGIN, ledger.lane.covered, ledger.lane.covered))]
     ledger.refresh()
     for claimed in unsent:
-        batch = _given_up_if_too_old(ledger, claimed, config.give_up_after_s)
+        batch = claimed
+        if dispatcher.has_tried(claimed):
+            batch = _given_up_if_too_old(ledger, claimed, config.give_up_after_s, known=transactional)
         rows: Sequence[Row] = ledger.store.contents(batch)
         # Claimed before the one in front of it was known to fail: its key's later messages must not overtake it.
         late = ledger.exclusion_since(batch, rows)
@@ -48,8 +50,11 @@ def settle(ledger: Ledger, dispatcher: Dispatcher, config: RelayConfig) -> int:
 
 def _resolved(ledger: Ledger, dispatcher: Dispatcher, unsent: list[Batch]) -> list[Batch]:
     """What is still to be sent of the batches that were never marked."""
-    found = dispatcher.publisher.last_receipt(ledger.lane.receipt)
-    sent = resolve(found, ledger.lane.receipt, unsent)
+    marked = ledger.lane.receipt
+    found = dispatcher.publisher.last_receipt(marked)
+    sent = resolve(found, marked, unsent)
+    if found is not None and marked is not None and marked.forgotten:
+        ledger.lane = ledger.store.advance(ledger.lane, receipt=found)
     for number, batch in enumerate(unsent, 1):
         log.warning(
             "batch %d of lane %d was in doubt: the receipts say that it is %sin the log",
@@ -70,12 +75,20 @@ def _resolved(ledger: Ledger, dispatcher: Dispatcher, unsent: list[Batch]) -> li
     return unsent[sent:]
 
 
-def _given_up_if_too_old(ledger: Ledger, batch: Batch, give_up_after_s: float | None) -> Batch:
-    """Bounded retries, for those who want them: what is known not to be in the log is recorded as failed."""
+def _given_up_if_too_old(
+    ledger: Ledger, batch: Batch, give_up_after_s: float | None, *, known: bool
+) -> Batch:
+    """Bounded retries, for those who want them: what could not be sent is recorded as failed.
+
+    Its age counts from the claim, time in which nobody tried included: so it is tried here once before. Only receipts say
+    that it is not in the log (`known`).
+    """
     if give_up_after_s is None or batch.age_s < give_up_after_s:
         return batch
     rows = ledger.store.contents(batch)
     if not rows:
         return batch
-    reason = f"given up after {batch.age_s:.0f} s of retries"
+    reason = f"given up after {batch.age_s:.0f} s"
+    if not known:
+        reason += "; whether it is in the log is unknown"
     return ledger.leave_out(batch, rows, Exclusion(failed={row[0]: reason for row in rows}))[0]

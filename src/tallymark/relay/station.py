@@ -12,8 +12,9 @@ import threading
 import time
 
 from tallymark.errors import Inconsistent, Problem, Stale, TallymarkError
-from tallymark.observe import metrics as names
+from tallymark.observe import names
 from tallymark.observe.metrics import Metrics
+from tallymark.observe.waiting import since_id
 from tallymark.relay.bell import Bell
 from tallymark.relay.config import RelayConfig
 from tallymark.relay.lane import Did, LaneWorker
@@ -38,6 +39,8 @@ class Station:
         self._bell = bell
         self._stop = threading.Event()
         self._lost = False
+        # A series that is born at 1 shows no increase: the first fence would go unnoticed.
+        metrics.add(names.RELAY_FENCED, 0, outbox=outbox, by="lease")
         self._thread = threading.Thread(target=self._run, name=f"lane-{self.number}", daemon=True)
 
     def start(self) -> None:
@@ -97,6 +100,7 @@ class Station:
                 self._wait_out(error, attempt)
                 continue
             except Exception as error:
+                # A fault of ours, told loudly: nothing is passed over, the lane settles anew.
                 attempt += 1
                 log.exception("lane %d failed", self.number, extra={"action": "relay.bug"})
                 self._wait_out(Problem(f"{type(error).__name__}: {error}"), attempt)
@@ -136,6 +140,9 @@ class Station:
         self._metrics.add(names.RELAY_BATCHES, outbox=outbox, lane=lane)
         self._metrics.observe(names.RELAY_BATCH_SIZE, messages, outbox=outbox)
         self._metrics.observe(names.RELAY_BATCH_SECONDS, seconds, outbox=outbox)
+        first, self._worker.dispatcher.landed = self._worker.dispatcher.landed, None
+        if first is not None and (waited := since_id(first, time.time())) is not None:
+            self._metrics.observe(names.RELAY_ADDED_TO_LOG, waited, outbox=outbox)
 
     def _count_fenced(self) -> None:
         try:

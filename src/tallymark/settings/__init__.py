@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from tallymark.settings.layers import Entry, Origin, Source
 from tallymark.settings.loading import Loaded, load
-from tallymark.settings.model import DatabaseSettings, KafkaSettings, RelaySettings, Settings
+from tallymark.settings.model import DatabaseSettings, InboxSettings, KafkaSettings, RelaySettings, Settings
 
 __all__ = [
     "DatabaseSettings",
     "Entry",
+    "InboxSettings",
     "KafkaSettings",
     "Loaded",
     "Origin",

@@ -12,14 +12,25 @@ from collections.abc import Iterable
 from pydantic import BaseModel
 
 from tallymark.errors import SettingsError
-from tallymark.settings.model import RESERVED, DatabaseSettings, KafkaSettings, RelaySettings, Settings
+from tallymark.settings.model import (
+    RESERVED,
+    DatabaseSettings,
+    InboxSettings,
+    KafkaSettings,
+    RelaySettings,
+    Settings,
+)
 
 Path = tuple[str, ...]
 
 CLIENT: Path = ("kafka", "client")
 DATABASES: Path = ("databases",)
 _ANY = "NAME"
-_SECTIONS: dict[str, type[BaseModel]] = {"kafka": KafkaSettings, "relay": RelaySettings}
+_SECTIONS: dict[str, type[BaseModel]] = {
+    "kafka": KafkaSettings,
+    "relay": RelaySettings,
+    "inbox": InboxSettings,
+}
 
 
 def _leaves() -> tuple[Path, ...]:

@@ -108,8 +108,8 @@ class RelaySettings(_Section):
     lease_seconds: float = Field(
         default=10, gt=0, description="a lane is free this long after its owner's last sign of life"
     )
-    batch_messages: int = Field(default=10_000, ge=1, le=1_000_000, description="messages per batch at most")
-    batch_bytes: ByteSize = Field(default=16 * 2**20, ge=1024, description="bytes per batch at most")
+    batch_messages: int = Field(default=50_000, ge=1, le=1_000_000, description="messages per batch at most")
+    batch_bytes: ByteSize = Field(default=32 * 2**20, ge=1024, description="bytes per batch at most")
     poll_ms: float = Field(default=5, gt=0, description="how often an idle relay looks for new messages")
     give_up_after: Duration | None = Field(
         default=None, description="park what could not be sent for this long; default: never give up"
@@ -140,6 +140,27 @@ class RelaySettings(_Section):
         return value
 
 
+class InboxSettings(_Section):
+    """The inbox: from Kafka to the consumer's database."""
+
+    lease_seconds: float = Field(
+        default=10, gt=0, description="a process counts as gone this long after its last sign of life"
+    )
+    batch_messages: int = Field(default=10_000, ge=1, le=1_000_000, description="messages per batch at most")
+    batch_bytes: ByteSize = Field(default=8 * 2**20, ge=1024, description="bytes per batch at most")
+    session_timeout: Duration = Field(
+        default=timedelta(seconds=45), description="Kafka gives our partitions to others after this silence"
+    )
+    max_poll_interval: Duration = Field(
+        default=timedelta(minutes=5),
+        description="Kafka gives our partitions to others when we have not polled for this long",
+    )
+    retention: Duration = Field(
+        default=timedelta(days=7),
+        description="how long kept messages and saved ids stay at least; longer while the log has them",
+    )
+
+
 class Settings(_Section):
     """Everything that can be set."""
 
@@ -155,6 +176,7 @@ class Settings(_Section):
         default="tallymark.", description="put before the names of Tallymark's own topics"
     )
     relay: RelaySettings = RelaySettings()
+    inbox: InboxSettings = InboxSettings()
 
     @field_validator("schema_name")
     @classmethod

@@ -1,1 +1,1 @@
-"""What counts as lost, doubled, reordered, late or altered: pure; certificates; resend."""
+"""The tally: outbox = log = inbox, message by message. Pure: what each station recorded goes in, verdicts come out."""

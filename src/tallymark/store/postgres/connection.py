@@ -1,7 +1,8 @@
 """Connections to PostgreSQL, with the settings that our promises need, and errors that say what to do.
 
-Every connection sets TCP keepalives and `idle_in_transaction_session_timeout`, so that a dead or stopped process
-of ours cannot hold a row or a floor for hours; and reads as READ COMMITTED, on the primary.
+Every connection sets TCP keepalives on both sides and `idle_in_transaction_session_timeout`, so that a dead or stopped
+process of ours cannot hold a row or a floor for hours; and reads as READ COMMITTED, on the primary. Behind a pooler in
+transaction mode all but the client's keepalives are left to its administrator: what is set there stays for others.
 """
 
 from __future__ import annotations
@@ -21,7 +22,18 @@ _KEEPALIVE: dict[str, Any] = {
     "keepalives_idle": 10,
     "keepalives_interval": 5,
     "keepalives_count": 3,
+    # Keepalives say nothing while something sent waits to be acknowledged: then this does. Ignored where TCP lacks it.
+    "tcp_user_timeout": 25_000,
 }
+# The same from the server's side: it would learn for hours of nothing that a client is gone, and keep its locks.
+KEEPALIVES = {"tcp_keepalives_idle": "10", "tcp_keepalives_interval": "5", "tcp_keepalives_count": "3"}
+_SESSION = "; ".join(
+    [
+        *(f"set {name} = {value}" for name, value in KEEPALIVES.items()),
+        "set idle_in_transaction_session_timeout = '60s'",
+        "set default_transaction_isolation = 'read committed'",
+    ]
+)
 _AUTHENTICATION = ("28000", "28P01")
 
 # PostgreSQL's codes for "this connection or server is going away": reconnect, nothing is wrong with the statement.
@@ -38,29 +50,52 @@ def place_of(url: str) -> str:
     return f"{parts.get('dbname') or parts.get('user', '')} at {host}:{port}"
 
 
-def connect(url: str, *, application: str, autocommit: bool = True, timeout_s: int = 5) -> Connection:
-    """Open a connection to the primary, or say in one line why it cannot be had."""
+def connect(
+    url: str,
+    *,
+    application: str,
+    autocommit: bool = True,
+    timeout_s: int = 5,
+    kind: type[Connection] = psycopg.Connection,
+    prepare_threshold: int | None = None,
+) -> Connection:
+    """Open a connection to the primary, or say in one line why it cannot be had.
+
+    Who gives a `prepare_threshold` has the session to itself; others may stand behind a pooler in transaction mode.
+    """
+    connection: Connection | None = None
     try:
-        connection = psycopg.connect(
+        connection = kind.connect(
             url,
             autocommit=autocommit,
             connect_timeout=timeout_s,
             application_name=application,
             target_session_attrs="read-write",
             # Statements are prepared by the server only where a pooler in transaction mode is not in between.
-            prepare_threshold=None,
+            prepare_threshold=prepare_threshold,
             **_KEEPALIVE,
         )
-    except psycopg.Error as error:
-        raise explain(error, url) from error
-    # Not in the start-up packet: PgBouncer refuses options that it does not track.
-    status = connection.autocommit
-    if not status:
+        # Not in the start-up packet: PgBouncer refuses options that it does not track.
         connection.autocommit = True
-    connection.execute("set idle_in_transaction_session_timeout = '60s'")
-    connection.execute("set default_transaction_isolation = 'read committed'")
-    connection.autocommit = status
-    return connection
+        set_session(connection, _SESSION, shared=prepare_threshold is None)
+        connection.autocommit = autocommit
+        return connection
+    except psycopg.Error as error:
+        if connection is not None:
+            connection.close()
+        raise explain(error, url) from error
+
+
+def set_session(connection: Connection, settings: str, *, shared: bool = True) -> None:
+    """Set what is to hold for this session; nothing where a pooler would hand it on to whoever comes next."""
+    if not shared or is_direct(connection):
+        connection.execute(settings)
+
+
+def is_direct(connection: Connection) -> bool:
+    """Whether the server's session is this connection's alone: a pooler gives out process numbers of its own."""
+    row = connection.execute("select pg_backend_pid()").fetchone()
+    return row is None or bool(row[0] == connection.info.backend_pid)
 
 
 def is_gone(error: BaseException) -> bool:

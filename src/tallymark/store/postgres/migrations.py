@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import secrets
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import cache
 from importlib.resources import files
 
@@ -24,6 +25,9 @@ DEFAULT_LANES = 1
 # Rows that one partition of the outbox holds, and how many partitions stand ready before any relay has run.
 PARTITION_ROWS = 1_000_000
 PARTITIONS_AHEAD = 32
+# The span of ids that one partition of the inbox holds, and how many such spans stand ready ahead of today.
+INBOX_WIDTH = timedelta(days=1)
+INBOX_AHEAD = 14
 
 _PACKAGE = "tallymark.store.postgres"
 _FILE = re.compile(r"^(\d{4})_(\w+)\.sql$")
@@ -81,6 +85,7 @@ def migrate(
     notify: bool | None = None,
     partition_rows: int = PARTITION_ROWS,
     partitions_ahead: int = PARTITIONS_AHEAD,
+    inbox_width: timedelta = INBOX_WIDTH,
 ) -> MigrationReport:
     """Bring the schema to this code's version for `role`. The second run changes nothing."""
     checked_schema(schema)
@@ -106,6 +111,8 @@ def migrate(
                     _found_outbox(
                         connection, schema, tag, lanes or DEFAULT_LANES, partition_rows, partitions_ahead
                     )
+                if any(m.name == "inbox" for m in todo):
+                    _found_inbox(connection, schema, inbox_width)
                 if notify is not None:
                     _set_notify(connection, schema, notify)
             identity = _identity(connection, schema) if not dry_run else None
@@ -138,7 +145,7 @@ def grants(schema: str) -> str:
 
 
 def apply_grants(url: str, *, schema: str = "tallymark") -> None:
-    """Make the four group roles and give each what it needs, and no more. Safe to repeat."""
+    """Make the group roles and give each what it needs, and no more. Safe to repeat."""
     with connect(url, application="tallymark init", autocommit=False) as connection:
         try:
             connection.execute(grants(schema).encode())
@@ -193,6 +200,11 @@ def _found_outbox(
     )
     connection.execute(f"insert into {schema}.lanes (lane) select generate_series(0, %s - 1)", [lanes])
     connection.execute(f"select {schema}.make_partitions(%s)", [partition_rows * (ahead - 1)])
+
+
+def _found_inbox(connection: Connection, schema: str, width: timedelta) -> None:
+    connection.execute(f"insert into {schema}.inbox_identity (partition_width) values (%s)", [width])
+    connection.execute(f"select {schema}.make_inbox_partitions(now() + %s)", [width * INBOX_AHEAD])
 
 
 def _set_notify(connection: Connection, schema: str, notify: bool) -> None:

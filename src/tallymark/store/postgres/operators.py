@@ -15,11 +15,18 @@ from typing import Any
 import psycopg
 
 from tallymark.errors import Problem, UsageError
-from tallymark.lifecycle import ParkedState, Role
+from tallymark.lifecycle import MessageState, ParkedState, Role
 from tallymark.relay.ports import TopicReport
 from tallymark.store.postgres.connection import Connection, connect, explain
 from tallymark.store.postgres.migrations import require_schema
 from tallymark.store.queries import load
+
+# The query that finds messages of a state, where it is not the outbox itself that has them.
+LISTED: dict[MessageState | None, str] = {
+    MessageState.DELAYED: "messages_delayed",
+    MessageState.FAILED: "messages_parked",
+    MessageState.DISCARDED: "messages_parked",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +175,7 @@ class Operators:
             return changed
 
     def clear(self, lane: int, *, who: str, reason: str, forget_receipts: bool) -> bool:
-        """Let a halted lane go on."""
+        """Let a halted lane go on; with `forget_receipts`, from whatever receipt the log has last."""
         if not reason:
             raise UsageError(
                 "a halted lane is cleared with a reason", remedy="say with --reason what you found"
@@ -179,7 +186,10 @@ class Operators:
             ).fetchone()
             if cleared is None:
                 raise UsageError(
-                    f"lane {lane} is not halted", remedy="`tallymark relay status` shows the lanes"
+                    f"a relay has lane {lane}, or there is none"
+                    if forget_receipts
+                    else f"lane {lane} is not halted",
+                    remedy="`tallymark relay status` shows the lanes",
                 )
             if forget_receipts:
                 connection.execute(self._sql["forget_receipts_topic"])
@@ -242,11 +252,15 @@ class Operators:
                 audit(report.topic, parameters)
             return known
 
-    def message_ids(self, *, topic: str | None, key: bytes | None, limit: int) -> list[str]:
-        """The newest messages of the outbox."""
-        parameters = {"before": 2**62, "topic": topic, "key": key, "limit": limit}
+    def message_ids(
+        self, *, state: MessageState | None, topic: str | None, key: bytes | None, limit: int
+    ) -> list[str]:
+        """The newest messages, of one state or of any in the outbox."""
+        parameters = {"state": state and str(state), "topic": topic, "key": key, "limit": limit}
         with self._open() as connection:
-            return [row[0] for row in connection.execute(self._sql["messages"], parameters)]
+            return [
+                row[0] for row in connection.execute(self._sql[LISTED.get(state, "messages")], parameters)
+            ]
 
     def _change(self, verb: str, ids: Sequence[str], who: str, reason: str) -> list[str]:
         with self._action(f"failed.{verb}", who, reason) as (connection, audit):

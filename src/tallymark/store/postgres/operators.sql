@@ -52,12 +52,14 @@ update {schema}.lanes set paused = %(paused)s, changed_at = clock_timestamp()
 returning lane
 
 -- name: clear
+-- Receipts can be forgotten of a lane that is not halted, too: where their topic is gone no relay starts, to halt any.
+-- Number -1: whatever the log has last is taken for the lane's own.
 update {schema}.lanes
    set halted = null, changed_at = clock_timestamp(),
-       receipt_number = case when %(forget)s then null else receipt_number end,
+       receipt_number = case when %(forget)s then -1 else receipt_number end,
        receipt_token = case when %(forget)s then null else receipt_token end,
        receipt_offset = case when %(forget)s then null else receipt_offset end
- where lane = %(lane)s and halted is not null
+ where lane = %(lane)s and (halted is not null or (%(forget)s and (owner is null or lease_until < clock_timestamp())))
 returning lane
 
 -- name: forget_receipts_topic
@@ -71,7 +73,8 @@ values (%(who)s, %(action)s, %(subject)s, %(reason)s, %(details)s::json)
 -- Failed messages, with how many wait behind each.
 select p.position, p.id::text, p.topic, p.key, p.state, p.reason, p.attempts, p.parked_at,
        (select count(*) from {schema}.parked w
-         where w.topic = p.topic and w.key = p.key and w.state = 'waiting' and w.position > p.position)
+         where w.slot = p.slot and w.topic = p.topic and md5(w.key) = md5(p.key) and w.key = p.key
+           and w.state = 'waiting' and w.position > p.position)
   from {schema}.parked p
  where p.state = any(%(states)s) and (%(topic)s::text is null or p.topic = %(topic)s)
    and p.position > %(after)s
@@ -95,11 +98,37 @@ update {schema}.parked set state = 'discarded', changed_at = clock_timestamp()
 returning id::text
 
 -- name: messages
--- The newest messages of the outbox, by state.
-select o.id::text from {schema}.outbox o
- where o.position < %(before)s and (%(topic)s::text is null or o.topic = %(topic)s)
-   and (%(key)s::bytea is null or o.key = %(key)s)
+-- The newest messages of the outbox, of one state where that is asked for: derived as in outbox.sql. What is not sent
+-- yet stands behind what every lane and every held topic has done with.
+select o.id::text
+  from {schema}.outbox o
+  cross join {schema}.outbox_identity i
+  left join {schema}.parked p on p.position = o.position
+  left join lateral (
+      select b.state from {schema}.batches b
+       where b.covered >= o.position and b.lane = mod(o.slot, i.lanes) and b.after_position < o.position
+         and b.upto >= o.position and (b.kind = 'range' or b.topic = o.topic) and o.topic <> all(b.without_topics)
+       order by b.covered, b.number limit 1
+  ) b on p.position is null and %(state)s::text is not null
+ where (%(topic)s::text is null or o.topic = %(topic)s) and (%(key)s::bytea is null or o.key = %(key)s)
+   and (%(state)s::text is null or %(state)s = coalesce(p.state, b.state, 'pending'))
+   and (%(state)s::text is distinct from 'pending' and %(state)s::text is distinct from 'sending'
+        or o.position > least((select min(covered) from {schema}.lanes where lane < i.lanes),
+                              (select min(from_position) from {schema}.topic_holds),
+                              (select min(after_position) from {schema}.batches where state = 'sending')))
  order by o.position desc limit %(limit)s
+
+-- name: messages_parked
+-- Those that left their batch: the outbox may have dropped its own copy.
+select id::text from {schema}.parked
+ where state = any(case when %(state)s = 'discarded' then '{discarded}' else '{failed,waiting,retrying}' end::text[])
+   and (%(topic)s::text is null or topic = %(topic)s) and (%(key)s::bytea is null or key = %(key)s)
+ order by position desc limit %(limit)s
+
+-- name: messages_delayed
+select id::text from {schema}.delayed
+ where (%(topic)s::text is null or topic = %(topic)s) and (%(key)s::bytea is null or key = %(key)s)
+ order by created_at desc limit %(limit)s
 
 -- name: accept_topic
 update {schema}.topics set topic_id = %(topic_id)s, partitions = %(partitions)s, recorded_at = clock_timestamp()

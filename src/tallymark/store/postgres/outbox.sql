@@ -28,7 +28,8 @@ with found as (
     select p.position, p.id, p.slot, p.topic, p.key, p.created_at, p.state, p.reason, p.retry_batch
       from {schema}.parked p where p.id = cast(%s as uuid)
 ),
-one as (select * from found order by parked nulls last limit 1),
+-- The newest row of a message that was sent again; of a row that is parked, its standing there.
+one as (select * from found order by position desc, parked nulls last limit 1),
 placed as (select one.*, mod(one.slot, i.lanes) as lane from one, {schema}.outbox_identity i)
 select p.id, p.topic, p.key, p.position, p.lane, p.created_at, p.parked, p.reason,
        coalesce(p.retry_batch, b.number), b.state, b.sent_at

@@ -83,27 +83,40 @@ select a.pid, a.application_name, extract(epoch from clock_timestamp() - a.xact_
    and a.state in ('idle in transaction', 'idle in transaction (aborted)')
    and clock_timestamp() - a.state_change > make_interval(secs => %(seconds)s)
 
--- name: read
--- Read third. The sizes come first, so that the rows that are fetched fit into memory whatever they weigh;
--- a row is in while what stands before it is below the limit, so that one giant alone still moves. A catch-up passes over what is parked already. The weight is the
--- same sum that the reader makes of what it got, to the byte: by it the reader tells a cut from an end.
-with sized as materialized (
+-- name: weigh
+-- Read third: what the lane's next rows weigh, before any is fetched, so that they fit into memory whatever they weigh.
+-- A catch-up passes over what is parked already.
+select count(*), coalesce(sum(size), 0)::bigint, max(position) from (
     select o.position, coalesce(octet_length(o.value), 0) + coalesce(octet_length(o.key), 0)
-                       + length(o.headers::text) + 100 as size
+                       + octet_length(o.headers::text) + 100 as size
       from {schema}.outbox o
      where o.position > %(after)s and o.position <= %(upto)s and mod(o.slot, %(lanes)s) = %(lane)s
        and (%(topic)s::text is null or (o.topic = %(topic)s and not exists (
             select from {schema}.parked p where p.position = o.position)))
        and (%(without)s::text[] = '{}' or o.topic <> all(%(without)s::text[]))
-     order by o.position limit %(limit)s
-), summed as (
-    select position, size, sum(size) over (order by position rows unbounded preceding) as total from sized
-), cut as (
-    select max(position) as upto from summed where total - size < %(size)s
-)
+     order by o.position limit %(limit)s) sized
+
+-- name: fitting
+-- Where they weigh too much: up to where they fit. A row is in while what stands before it is below the limit, so
+-- that one giant alone still moves.
+select max(position) from (
+    select position, size, sum(size) over (order by position rows unbounded preceding) as total from (
+        select o.position, coalesce(octet_length(o.value), 0) + coalesce(octet_length(o.key), 0)
+                           + octet_length(o.headers::text) + 100 as size
+          from {schema}.outbox o
+         where o.position > %(after)s and o.position <= %(upto)s and mod(o.slot, %(lanes)s) = %(lane)s
+           and (%(topic)s::text is null or (o.topic = %(topic)s and not exists (
+                select from {schema}.parked p where p.position = o.position)))
+           and (%(without)s::text[] = '{}' or o.topic <> all(%(without)s::text[]))
+         order by o.position limit %(limit)s) sized) summed
+ where total - size < %(size)s
+
+-- name: read
+-- Read fourth. Between these statements nothing changes: every row up to here is visible, and only the lane's owner
+-- parks any.
 select o.position, o.id::text, o.topic, o.key, o.value, o.headers::text, o.partition
   from {schema}.outbox o
- where o.position > %(after)s and o.position <= (select upto from cut) and mod(o.slot, %(lanes)s) = %(lane)s
+ where o.position > %(after)s and o.position <= %(upto)s and mod(o.slot, %(lanes)s) = %(lane)s
    and (%(topic)s::text is null or (o.topic = %(topic)s and not exists (
         select from {schema}.parked p where p.position = o.position)))
    and (%(without)s::text[] = '{}' or o.topic <> all(%(without)s::text[]))
@@ -191,15 +204,18 @@ update {schema}.lanes set covered = %(covered)s
 returning lane
 
 -- name: exclude
--- Messages leave a batch of the outbox's rows before Kafka's commit, never after it.
-with mine as (
+-- Messages leave a batch of the outbox's rows before Kafka's commit, never after it. The lane is locked first: whoever
+-- takes it at the same moment is waited for, and then it is no longer ours.
+with own as (
+    select lane from {schema}.lanes
+     where lane = %(lane)s and owner = %(owner)s and epoch = %(epoch)s for no key update
+), mine as (
     update {schema}.batches b
        set version = b.version + 1,
            messages = greatest(0, b.messages - cardinality(%(positions)s::bigint[])),
            without_topics = b.without_topics || %(topics)s::text[]
-      from {schema}.lanes l
-     where l.lane = %(lane)s and l.owner = %(owner)s and l.epoch = %(epoch)s
-       and b.covered = %(covered)s and b.lane = l.lane and b.number = %(number)s and b.version = %(version)s
+      from own
+     where b.covered = %(covered)s and b.lane = own.lane and b.number = %(number)s and b.version = %(version)s
        and b.state = 'sending'
     returning b.number, b.version, b.messages, b.without_topics
 ), parked as (
@@ -221,13 +237,15 @@ select version, messages, without_topics from mine
 
 -- name: exclude_retry
 -- In a batch of parked messages: the failed one is failed again, those of its key behind it wait again.
-with mine as (
+with own as (
+    select lane from {schema}.lanes
+     where lane = %(lane)s and owner = %(owner)s and epoch = %(epoch)s for no key update
+), mine as (
     update {schema}.batches b
        set version = b.version + 1,
            messages = greatest(0, b.messages - cardinality(%(positions)s::bigint[]))
-      from {schema}.lanes l
-     where l.lane = %(lane)s and l.owner = %(owner)s and l.epoch = %(epoch)s
-       and b.covered = %(covered)s and b.lane = l.lane and b.number = %(number)s and b.version = %(version)s
+      from own
+     where b.covered = %(covered)s and b.lane = own.lane and b.number = %(number)s and b.version = %(version)s
        and b.state = 'sending'
     returning b.number, b.version, b.messages, b.without_topics
 ), parked as (
@@ -240,8 +258,9 @@ with mine as (
 select version, messages, without_topics from mine
 
 -- name: held_keys
+-- By the lane's slots, not by a remainder: asked every second, it must not read what other lanes have parked.
 select topic, key, min(position) from {schema}.parked
- where state in ('failed', 'waiting', 'retrying') and mod(slot, %(lanes)s) = %(lane)s and key is not null
+ where state in ('failed', 'waiting', 'retrying') and slot = any(%(slots)s::smallint[]) and key is not null
  group by topic, key
 
 -- name: claim_retry
@@ -249,10 +268,11 @@ select topic, key, min(position) from {schema}.parked
 -- its key's queue, as far as nothing failed stands before it.
 with freeable as materialized (
     select p.position, coalesce(octet_length(p.value), 0) + 100 as size from {schema}.parked p
-     where p.state in ('retrying', 'waiting') and p.retry_batch is null and mod(p.slot, %(lanes)s) = %(lane)s
+     where p.state in ('retrying', 'waiting') and p.retry_batch is null and p.slot = any(%(slots)s::smallint[])
        and not exists (
            select from {schema}.parked f
-            where f.topic = p.topic and f.key = p.key and f.position < p.position and f.state = 'failed')
+            where f.slot = p.slot and f.topic = p.topic and md5(f.key) = md5(p.key) and f.key = p.key
+              and f.position < p.position and f.state = 'failed')
      order by p.position limit %(limit)s
 ), chosen as (
     -- Bounded in bytes as in messages.
@@ -283,18 +303,23 @@ select covered, (select count(*) from freed) from mine
 select topic, state, from_position, reason from {schema}.topic_holds where lane = %(lane)s order by held_at
 
 -- name: update_hold
+with own as (
+    select lane from {schema}.lanes
+     where lane = %(lane)s and owner = %(owner)s and epoch = %(epoch)s for no key update
+)
 insert into {schema}.topic_holds (lane, topic, state, from_position, reason)
-select l.lane, %(topic)s, %(state)s, %(start)s, %(reason)s
-  from {schema}.lanes l where l.lane = %(lane)s and l.owner = %(owner)s and l.epoch = %(epoch)s
+select own.lane, %(topic)s, %(state)s, %(start)s, %(reason)s from own
 on conflict (lane, topic) do update
    set state = excluded.state, from_position = excluded.from_position, reason = excluded.reason,
        checked_at = clock_timestamp()
 returning lane
 
 -- name: end_hold
-delete from {schema}.topic_holds h using {schema}.lanes l
- where h.lane = %(lane)s and h.topic = %(topic)s and l.lane = h.lane and l.owner = %(owner)s and l.epoch = %(epoch)s
-returning h.lane
+with own as (
+    select lane from {schema}.lanes
+     where lane = %(lane)s and owner = %(owner)s and epoch = %(epoch)s for no key update
+)
+delete from {schema}.topic_holds h using own where h.lane = own.lane and h.topic = %(topic)s
 
 -- name: topic
 select topic, topic_id, partitions, max_message_bytes from {schema}.topics where topic = %(topic)s

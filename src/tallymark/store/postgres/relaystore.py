@@ -1,7 +1,7 @@
 """The relay's port, on PostgreSQL: leases, commit-safe reading, claims and marks under owner, epoch and version.
 
-Each method is one statement and one commit, so that a process stopped in mid-way never holds a row. What changed
-no row was stale: `Stale` is raised and nothing happened.
+Each method that writes is one statement and one commit, so that a process stopped in mid-way never holds a row. What
+changed no row was stale: `Stale` is raised and nothing happened.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ from tallymark.relay.ports import (
 )
 from tallymark.store.postgres.session import Session
 
+# As the outbox's generated column has them.
+_SLOTS = 256
 NO_CLAIM = dict.fromkeys(
     ("covered", "number", "token", "kind", "after", "upto", "topic", "without", "messages", "mode")
 )
@@ -118,11 +120,16 @@ class PostgresRelayStore:
         hold: Hold | None = None,
         without: Sequence[str] = (),
     ) -> Slice:
-        parameters = self._range(lane.lane, after, upto, hold.topic if hold else None, without)
-        rows: list[Row] = self._db.rows("read", {**parameters, "limit": limit, "size": size}, binary=True)
-        weight = sum(len(row[4] or b"") + len(row[3] or b"") + len(row[5]) + 100 for row in rows)
-        cut = len(rows) >= limit or weight >= size
-        return Slice(after, rows[-1][0] if cut else upto, rows, more=cut)
+        asked = self._range(lane.lane, after, upto, hold.topic if hold else None, without)
+        asked["limit"] = limit
+        count, weight, last = self._db.row("weigh", asked)
+        if not count:
+            return Slice(after, upto, ())
+        if weight >= size:
+            last = self._db.row("fitting", {**asked, "size": size})[0]
+        cut = count >= limit or weight >= size
+        rows: list[Row] = self._db.rows("read", {**asked, "upto": last}, binary=True)
+        return Slice(after, last if cut else upto, rows, more=cut)
 
     def contents(self, batch: Batch) -> list[Row]:
         if batch.kind is BatchKind.ORIGIN:
@@ -199,7 +206,7 @@ class PostgresRelayStore:
         return replace(batch, version=row[0], messages=row[1], without_topics=tuple(row[2]))
 
     def held_keys(self, lane: Lane) -> dict[Key, int]:
-        rows = self._db.rows("held_keys", {"lane": lane.lane, "lanes": self._lanes})
+        rows = self._db.rows("held_keys", {"slots": self._slots(lane)})
         return {(topic, bytes(key)): first for topic, key, first in rows}
 
     def claim_retry(
@@ -207,7 +214,7 @@ class PostgresRelayStore:
     ) -> tuple[Lane, Batch | None]:
         parameters = {
             **_owned(lane),
-            "lanes": self._lanes,
+            "slots": self._slots(lane),
             "number": claim.number,
             "token": claim.token,
             "mode": str(claim.mode),
@@ -269,6 +276,10 @@ class PostgresRelayStore:
 
     def close(self) -> None:
         self._db.close()
+
+    def _slots(self, lane: Lane) -> list[int]:
+        """Which slots are the lane's: one in as many as there are lanes."""
+        return list(range(lane.lane, _SLOTS, self._lanes))
 
     def _range(
         self, lane: int, after: int, upto: int, topic: str | None, without: Sequence[str]

@@ -8,6 +8,7 @@ belongs to anything is dropped. A crash at any point leaves something that the n
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -17,7 +18,7 @@ from psycopg import sql
 
 from tallymark.errors import TallymarkError
 from tallymark.lifecycle import Role
-from tallymark.store.postgres.connection import Connection, connect, explain
+from tallymark.store.postgres.connection import Connection, connect, explain, set_session
 from tallymark.store.postgres.migrations import require_schema
 from tallymark.store.queries import load
 
@@ -72,24 +73,25 @@ class Retention:
 
     def _keep_house(self, connection: Connection) -> RetentionReport:
         # A writer is never to wait for us: if a lock cannot be had quickly, the next round tries again.
-        connection.execute("set lock_timeout = '2s'")
+        set_session(connection, "set lock_timeout = '2s'")
         made = self._one(connection, "make_ahead", ahead=_AHEAD)
-        dropped = self._finish_begun(connection)
+        self._finish_begun(connection)
         row = connection.execute(self._sql["bounds"]).fetchone()
         if row is None:
-            return RetentionReport(made, tuple(dropped))
+            return RetentionReport(made)
         needed, last, size = row
+        dropped, detached = self._drop_orphans(connection, min(needed, last))
         jumped = self._jump(connection, last, size)
         for name, bound, _ in self._partitions(connection, "outbox"):
             # Strictly beyond it: a lane that stands on a partition's last position still files its batches there.
             if bound > needed or bound > last or not self._is_old(connection, name):
                 break
             dropped += self._drop(connection, f"outbox_{bound}")
-        return RetentionReport(made, (*dropped, *self._drop_beside(connection, size)), jumped)
+        return RetentionReport(made, (*dropped, *self._drop_beside(connection, size, detached)), jumped)
 
-    def _drop_beside(self, connection: Connection, size: int) -> list[str]:
+    def _drop_beside(self, connection: Connection, size: int, detached: Sequence[int]) -> list[str]:
         """Batches go when the rows that they cover have gone; parked messages when each is sent or discarded, too."""
-        kept = {bound for _, bound, _ in self._partitions(connection, "outbox")}
+        kept = {bound for _, bound, _ in self._partitions(connection, "outbox")} | set(detached)
         gone: list[str] = []
         for name, bound, _ in self._partitions(connection, "batches"):
             if bound not in kept:
@@ -101,15 +103,47 @@ class Retention:
                 gone += self._drop(connection, name)
         return gone
 
-    def _finish_begun(self, connection: Connection) -> list[str]:
+    def _finish_begun(self, connection: Connection) -> None:
         for table in _TABLES:
             for name, _, pending in self._partitions(connection, table):
                 if pending:
                     self._run(connection, "alter table {} detach partition {} finalize", table, name)
-        orphans = [name for (name,) in connection.execute(self._sql["orphans"], {"schema": self._schema})]
-        for name in orphans:
-            self._run(connection, "drop table {}", name)
-        return orphans
+
+    def _drop_orphans(self, connection: Connection, needed: int) -> tuple[list[str], list[int]]:
+        """What was detached and not dropped goes by the same rules: it may have been somebody else who detached it.
+
+        Gives back what has gone, and the bounds of those of the outbox that stay.
+        """
+        kept = [bound for _, bound, _ in self._partitions(connection, "outbox")]
+        gone: list[str] = []
+        stay: list[int] = []
+        for name, bound in connection.execute(self._sql["orphans"], {"schema": self._schema}).fetchall():
+            rows = name.startswith("outbox_")
+            if rows:
+                done_with = bound <= needed and self._is_old(connection, name)
+            else:
+                done_with = bound not in (*kept, *stay) and not self._has_unfinished(connection, name)
+            if done_with:
+                self._run(connection, "drop table {}", name)
+                gone.append(name)
+                continue
+            stay += [bound] if rows else []
+            log.error(
+                "%s is detached and still needed: attach it again, or drop it yourself",
+                name,
+                extra={"action": "retention.orphan"},
+            )
+        return gone, stay
+
+    def _has_unfinished(self, connection: Connection, partition: str) -> bool:
+        if not partition.startswith("parked_"):
+            return False
+        found = connection.execute(
+            sql.SQL("select 1 from {} where state in ('failed', 'waiting', 'retrying') limit 1").format(
+                sql.Identifier(self._schema, partition)
+            )
+        ).fetchone()
+        return found is not None
 
     def _jump(self, connection: Connection, last: int, size: int) -> int | None:
         """Let a quiet outbox begin a new partition, so that the old one can go when its time comes."""

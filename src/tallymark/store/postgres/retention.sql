@@ -10,10 +10,13 @@ select c.relname, substring(c.relname from '_([0-9]+)$')::bigint, i.inhdetachpen
  where i.inhparent = %(table)s::regclass order by 2
 
 -- name: orphans
--- Partitions that were detached and not dropped: a crash came in between.
-select c.relname from pg_class c join pg_namespace n on n.oid = c.relnamespace
+-- Partitions that were detached and not dropped: a crash came in between, or somebody else did it. Those of the outbox
+-- first: the others hang on them.
+select c.relname, substring(c.relname from '_([0-9]+)$')::bigint
+  from pg_class c join pg_namespace n on n.oid = c.relnamespace
  where n.nspname = %(schema)s and c.relkind = 'r' and c.relname ~ '^(outbox|batches|parked)_[0-9]+$'
    and not exists (select from pg_inherits i where i.inhrelid = c.oid)
+ order by c.relname !~ '^outbox', 2
 
 -- name: bounds
 -- Up to here every row is sent, or parked and so copied: what no lane and no held topic needs any more.

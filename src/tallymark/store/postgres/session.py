@@ -79,6 +79,9 @@ class Session:
             connection = connect(self._url, application=self._application)
             try:
                 require_schema(connection, self._schema, self._role)
+            except psycopg.Error as error:
+                connection.close()
+                raise explain(error, self._url) from error
             except BaseException:
                 connection.close()
                 raise

@@ -77,9 +77,10 @@ class PostgresWriter:
         return _status(row)
 
     def _refuse_oversized(self, connection: psycopg.Connection[Any], entries: Sequence[Entry]) -> None:
-        limits = dict(
-            connection.execute(self._sql["limits"], [list({entry.topic for entry in entries})]).fetchall()
-        )
+        # By a row factory of our own: the caller's connection may give back rows of any kind.
+        with connection.cursor(row_factory=psycopg.rows.tuple_row) as cursor:
+            topics = list({entry.topic for entry in entries})
+            limits: dict[str, int] = dict(cursor.execute(self._sql["limits"], [topics]).fetchall())
         for entry in entries if limits else ():
             limit = limits.get(entry.topic)
             if limit is not None and len(entry.value or b"") > limit:

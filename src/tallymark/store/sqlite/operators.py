@@ -12,9 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from tallymark.errors import SchemaMismatch, UsageError
-from tallymark.lifecycle import ParkedState
+from tallymark.lifecycle import MessageState, ParkedState
 from tallymark.relay.ports import TopicReport
-from tallymark.store.postgres.operators import HeldTopic, LaneStatus, OutboxStatus, Parked, RelayMember
+from tallymark.store.postgres.operators import (
+    LISTED,
+    HeldTopic,
+    LaneStatus,
+    OutboxStatus,
+    Parked,
+    RelayMember,
+)
 from tallymark.store.sqlite.session import SqliteSession
 from tallymark.store.sqlite.writer import moment
 
@@ -69,7 +76,7 @@ class SqliteOperators:
             return changed
 
     def clear(self, lane: int, *, who: str, reason: str, forget_receipts: bool) -> bool:
-        """Let a halted lane go on."""
+        """Let a halted lane go on; with `forget_receipts`, from whatever receipt the log has last."""
         if not reason:
             raise UsageError(
                 "a halted lane is cleared with a reason", remedy="say with --reason what you found"
@@ -77,7 +84,10 @@ class SqliteOperators:
         with self._action("relay.clear", who, reason) as (db, audit):
             if db.row("clear", {"lane": lane, "forget": int(forget_receipts)}) is None:
                 raise UsageError(
-                    f"lane {lane} is not halted", remedy="`tallymark relay status` shows the lanes"
+                    f"a relay has lane {lane}, or there is none"
+                    if forget_receipts
+                    else f"lane {lane} is not halted",
+                    remedy="`tallymark relay status` shows the lanes",
                 )
             if forget_receipts:
                 db.rows("forget_receipts_topic")
@@ -136,10 +146,13 @@ class SqliteOperators:
                 audit(report.topic, parameters)
             return known
 
-    def message_ids(self, *, topic: str | None, key: bytes | None, limit: int) -> list[str]:
-        """The newest messages of the outbox."""
+    def message_ids(
+        self, *, state: MessageState | None, topic: str | None, key: bytes | None, limit: int
+    ) -> list[str]:
+        """The newest messages, of one state or of any in the outbox."""
+        parameters = {"state": state and str(state), "topic": topic, "key": key, "limit": limit}
         with self._open() as db:
-            return [row[0] for row in db.rows("messages", {"topic": topic, "key": key, "limit": limit})]
+            return [row[0] for row in db.rows(LISTED.get(state, "messages"), parameters)]
 
     def _change(self, verb: str, ids: Sequence[str], who: str, reason: str) -> list[str]:
         with self._action(f"failed.{verb}", who, reason) as (db, audit):

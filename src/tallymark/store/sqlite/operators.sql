@@ -30,12 +30,14 @@ update {schema}_lanes set paused = :paused, changed_at = {now}
 returning lane
 
 -- name: clear
+-- Receipts can be forgotten of a lane that is not halted, too: where their topic is gone no relay starts, to halt any.
+-- Number -1: whatever the log has last is taken for the lane's own.
 update {schema}_lanes
    set halted = null, changed_at = {now},
-       receipt_number = case when :forget then null else receipt_number end,
+       receipt_number = case when :forget then -1 else receipt_number end,
        receipt_token = case when :forget then null else receipt_token end,
        receipt_offset = case when :forget then null else receipt_offset end
- where lane = :lane and halted is not null
+ where lane = :lane and (halted is not null or (:forget and (owner is null or lease_until < {now})))
 returning lane
 
 -- name: forget_receipts_topic
@@ -70,9 +72,26 @@ update {schema}_parked set state = 'discarded', changed_at = {now}
 returning id
 
 -- name: messages
-select o.id from {schema}_outbox o
+-- The newest messages of the outbox, of one state where that is asked for: derived as in outbox.sql.
+select o.id from {schema}_outbox o left join {schema}_parked p on p.position = o.position
  where (:topic is null or o.topic = :topic) and (:key is null or o.key = :key)
+   and (:state is null or :state = coalesce(p.state, (
+        select b.state from {schema}_batches b
+         where p.position is null and b.covered >= o.position and b.after_position < o.position and b.upto >= o.position
+           and (b.kind = 'range' or b.topic = o.topic) and o.topic not in (select value from json_each(b.without_topics))
+         order by b.covered, b.number limit 1), 'pending'))
  order by o.position desc limit :limit
+
+-- name: messages_parked
+select id from {schema}_parked
+ where case when :state = 'discarded' then state = 'discarded' else state in ('failed', 'waiting', 'retrying') end
+   and (:topic is null or topic = :topic) and (:key is null or key = :key)
+ order by position desc limit :limit
+
+-- name: messages_delayed
+select id from {schema}_delayed
+ where (:topic is null or topic = :topic) and (:key is null or key = :key)
+ order by created_at desc limit :limit
 
 -- name: accept_topic
 update {schema}_topics set topic_id = :topic_id, partitions = :partitions, recorded_at = {now}

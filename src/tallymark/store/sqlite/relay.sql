@@ -184,7 +184,7 @@ select topic, key, min(position) from {schema}_parked
 -- name: retryable
 -- The messages that an operator freed, and behind each of them its key's queue, as far as nothing failed stands
 -- before it.
-select p.position from {schema}_parked p
+select p.position, coalesce(length(p.value), 0) + 100 from {schema}_parked p
  where p.state in ('retrying', 'waiting') and p.retry_batch is null
    and not exists (select 1 from {schema}_parked f
                     where f.topic = p.topic and f.key = p.key and f.position < p.position and f.state = 'failed')

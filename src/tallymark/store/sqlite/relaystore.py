@@ -29,7 +29,14 @@ from tallymark.relay.ports import (
     TopicRecord,
     TopicReport,
 )
-from tallymark.store.sqlite.rows import batch_of, claim_values, lane_of, owner_values, range_values
+from tallymark.store.sqlite.rows import (
+    batch_of,
+    claim_values,
+    fitting,
+    lane_of,
+    owner_values,
+    range_values,
+)
 from tallymark.store.sqlite.session import SqliteSession
 
 # A look at the file's counter of commits takes microseconds.
@@ -206,16 +213,12 @@ class SqliteRelayStore:
         return {(topic, key): first for topic, key, first in self._db.rows("held_keys")}
 
     def claim_retry(
-        self,
-        lane: Lane,
-        claim: Batch,
-        limit: int,
-        size: int = 0,  # noqa: ARG002 - bounded by count alone here
+        self, lane: Lane, claim: Batch, limit: int, size: int = 16 * 1024 * 1024
     ) -> tuple[Lane, Batch | None]:
         if not self._db.rows("retryable", {"limit": 1}):  # most often: no write for nothing
             return lane, None
         with self._db.transaction():
-            chosen = self._db.rows("retryable", {"limit": limit})
+            chosen = fitting(self._db.rows("retryable", {"limit": limit}), size)
             taken = (
                 self._db.row("next_number", {**owner_values(lane), "number": claim.number})
                 if chosen
@@ -225,7 +228,7 @@ class SqliteRelayStore:
                 return lane, None
             covered = taken[0]
             claimed = replace(claim, covered=covered, after=covered, upto=covered, messages=len(chosen))
-            for (position,) in chosen:
+            for position in chosen:
                 self._db.rows("free_parked", {"number": claim.number, "position": position})
             self._db.rows("claim", {**owner_values(lane), **claim_values(claimed)})
         return replace(lane, last_number=claim.number), claimed

@@ -18,6 +18,18 @@ def range_values(after: int, upto: int, topic: str | None, without: Sequence[str
     return {"after": after, "upto": upto, "topic": topic, "without": json.dumps(list(without))}
 
 
+def fitting(weighed: Sequence[tuple[int, int]], size: int) -> list[int]:
+    """Of (position, bytes), the first positions that fit; one giant alone still does."""
+    chosen: list[int] = []
+    total = 0
+    for position, weight in weighed:
+        if total >= size:
+            break
+        chosen.append(position)
+        total += weight
+    return chosen
+
+
 def lane_of(row: Sequence[Any]) -> Lane:
     lane, owner, epoch, covered, last_number, number, token, offset, paused, halted = row
     receipt = None if number is None else Receipt(number, token, offset or 0, lane=lane)

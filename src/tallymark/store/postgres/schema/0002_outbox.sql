@@ -138,7 +138,9 @@ create table {schema}.parked (
     check (state <> 'sent' or retry_batch is not null)
 ) partition by range (position);
 create index parked_id on {schema}.parked (id);
-create index parked_unfinished on {schema}.parked (topic, key, position) where state in ('failed', 'waiting', 'retrying');
+-- By slot first: a lane looks at its own every second, and at nobody else's.
+create index parked_unfinished on {schema}.parked (slot, topic, key, position)
+ where state in ('failed', 'waiting', 'retrying');
 create index parked_retry on {schema}.parked (retry_batch) where state = 'retrying';
 
 -- Topics that cannot be published into now. The lane goes on without them; from_position is where the topic's

@@ -1,0 +1,136 @@
+"""`bench archive`: topics to Parquet, against a bare `writeStream.format("parquet")` of the same columns.
+
+Both run in one Spark session (local[*]) over the same topic, each into an empty folder, with the same compression and
+batches of the same size, and read what is there now. The bare one keeps a checkpoint and a log of its files; it knows no
+days, syncs nothing to the disk and checks nothing. Time counts from the run's start to its end, Spark's own start not.
+
+Compaction is measured beside it: what a day in many small files costs to put together.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bench.filled import fill
+from bench.ground import fresh_topic
+from bench.harness import Sample, interleave
+from bench.registry import Context, benchmark
+from bench.row import Row, at_least, row
+from bench.sparkmeter import SparkMeter
+from tallymark.broker.offsets import Logs
+from tallymark.broker.reach import admin_client, reach
+from tallymark.cli.pipelinerun import plan_of
+from tallymark.pipeline import archivefiles, kafkasource
+from tallymark.pipeline.archive import ArchiveConfig, ArchiveRun, new_run, opened
+from tallymark.pipeline.manifestlog import ManifestLog
+from tallymark.pipeline.session import started
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MAX_OFFSETS = 1_000_000
+
+
+@benchmark("archive", "topics to Parquet, against a bare writeStream")
+def archive(context: Context) -> Sequence[Row]:
+    count, repetitions = (500_000, 3) if context.quick else (2_000_000, 5)
+    servers = context.cluster.bootstrap_servers
+    folder = Path(tempfile.mkdtemp(prefix="tallymark-bench-archive-"))
+    try:
+        with (
+            started(plan_of("bench", "local[*]", [], report=False)) as spark,
+            fresh_topic(context.cluster) as topic,
+        ):
+            context.progress(f"filling a topic with {count:,} messages")
+            fill(servers, topic, count)
+            samples = interleave(
+                {
+                    "archive": lambda: _ours(spark, servers, topic, count, folder / "ours"),
+                    "bare": lambda: _bare(spark, servers, topic, count, folder / "bare"),
+                },
+                repetitions,
+                progress=context.progress,
+            )
+            context.progress("putting small files together")
+            compacted = _compacted(spark, servers, topic, count, folder / "small")
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    ours, bare = samples["archive"], samples["bare"]
+    return [
+        row(
+            "archive, against a bare writeStream",
+            "messages/s",
+            [one.rate for one in ours],
+            [one.rate for one in bare],
+            at_least(0.8),
+        ),
+        row(
+            "archive: CPU",
+            "µs/message",
+            [one.cpu_micros for one in ours],
+            [one.cpu_micros for one in bare],
+        ),
+        row(
+            "archive: memory of driver and JVM",
+            "MB",
+            [one.peak_rss / 1e6 for one in ours],
+            [one.peak_rss / 1e6 for one in bare],
+        ),
+        row("putting small files together", "messages/s", [compacted.rate]),
+    ]
+
+
+def _ours(spark: SparkSession, servers: str, topic: str, count: int, folder: Path) -> Sample:
+    shutil.rmtree(folder, ignore_errors=True)
+    with SparkMeter(count) as meter:
+        job = _job(spark, servers, topic, folder, ArchiveConfig(available_now=True, max_offsets=MAX_OFFSETS))
+        job.run()
+    if job.state.rows != count:
+        raise AssertionError(f"{job.state.rows} of {count} were archived")
+    return meter.sample
+
+
+def _job(spark: SparkSession, servers: str, topic: str, folder: Path, config: ArchiveConfig) -> ArchiveRun:
+    client = {"bootstrap.servers": servers, "log_level": "3"}
+    manifests, logs, run = ManifestLog(folder), Logs(admin_client(client)), new_run()
+    manifests.prepare()
+    state = opened(manifests, logs, run=run, cluster_id=reach(client).cluster_id, topics=[topic])
+    return ArchiveRun(
+        spark, client, manifests, logs, state, config, run=run, topics=[topic], stop=threading.Event()
+    )
+
+
+def _bare(spark: SparkSession, servers: str, topic: str, count: int, folder: Path) -> Sample:
+    shutil.rmtree(folder, ignore_errors=True)
+    with SparkMeter(count) as meter:
+        reader = spark.readStream.format("kafka").options(
+            **kafkasource.options({"bootstrap.servers": servers})
+        )
+        reader = reader.option("subscribe", topic).option("startingOffsets", "earliest")
+        reader = reader.option("maxOffsetsPerTrigger", MAX_OFFSETS)
+        writer = (
+            archivefiles.records(reader.load()).writeStream.format("parquet").option("compression", "zstd")
+        )
+        writer = writer.option("path", str(folder / "data")).option(
+            "checkpointLocation", str(folder / "state")
+        )
+        writer.trigger(availableNow=True).start().awaitTermination()
+    if spark.read.parquet(str(folder / "data")).count() != count:
+        raise AssertionError("the bare one did not write all")
+    return meter.sample
+
+
+def _compacted(spark: SparkSession, servers: str, topic: str, count: int, folder: Path) -> Sample:
+    job = _job(
+        spark, servers, topic, folder, ArchiveConfig(available_now=True, max_offsets=max(1, count // 10))
+    )
+    while job.run_once():
+        pass
+    with SparkMeter(count) as meter:
+        job.tidy(at_least=2)
+    return meter.sample

@@ -1,0 +1,94 @@
+"""How fast handlers are called: a token bucket for each that has a rate, and the time that one transaction may take."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+
+from tallymark.apply.watch import Clock
+
+# A transaction that waits for its turn is idle: longer than this it comes again rather than hold its locks.
+PATIENCE_S = 5.0
+
+
+class Bucket:
+    """So many messages a second, with a burst to begin with. `now` is given in; nothing here waits.
+
+    Shared by all threads that call one handler: what they take together stays under the rate.
+    """
+
+    def __init__(self, rate: float, burst: float | None = None) -> None:
+        self.rate = rate
+        self._burst = max(1.0, rate if burst is None else burst)
+        self._tokens = self._burst
+        self._at: float | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def second(self) -> int:
+        """How many messages a second's worth is; at least one."""
+        return max(1, int(self.rate))
+
+    def take(self, n: int, now: float) -> float:
+        """Take n tokens; gives back the seconds to wait until they are there. A debt is paid by whoever comes next."""
+        with self._lock:
+            if self._at is not None:
+                # A clock that steps back must not take tokens away.
+                self._tokens = min(self._burst, self._tokens + max(0.0, now - self._at) * self.rate)
+            self._at = now if self._at is None else max(self._at, now)
+            self._tokens -= n
+            return max(0.0, -self._tokens / self.rate)
+
+    def give(self, n: int) -> None:
+        """Tokens that were taken and not used."""
+        with self._lock:
+            self._tokens += n
+
+
+class Pace:
+    """When one run may call handlers: within their rates, and before `until`. The first call is always made in time."""
+
+    def __init__(
+        self,
+        buckets: Mapping[str, Bucket],
+        wait: Callable[[float], object],
+        clock: Clock,
+        until: float | None,
+    ) -> None:
+        self._buckets = buckets
+        self._wait = wait
+        self._clock = clock
+        self._until = until
+        self._called = False
+        self._over = False
+
+    def time_is_up(self) -> bool:
+        """From now on nothing more is called."""
+        return self._over
+
+    def turn(self, topic: str, count: int) -> bool:
+        """Wait until so many messages of the topic may be handed over; False when the time is up."""
+        bucket = self._buckets.get(topic)
+        if bucket is None and self._until is None:
+            return True
+        if not self._over:
+            self._over = self._late(0.0) or (bucket is not None and not self._waited(bucket, count))
+        self._called = True
+        return not self._over
+
+    def _waited(self, bucket: Bucket, count: int) -> bool:
+        seconds = bucket.take(count, self._clock())
+        if self._until is None or seconds == 0:
+            if seconds:
+                self._wait(seconds)
+            return True
+        if self._late(seconds):
+            bucket.give(count)
+            return False
+        self._wait(min(seconds, PATIENCE_S))
+        if seconds > PATIENCE_S:
+            bucket.give(count)
+        return seconds <= PATIENCE_S
+
+    def _late(self, seconds: float) -> bool:
+        return self._called and self._until is not None and self._clock() + seconds >= self._until

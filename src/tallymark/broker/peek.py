@@ -1,0 +1,44 @@
+"""When the message at an offset was logged: what a lag in seconds is made of."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+from tallymark.broker import faults, profiles
+from tallymark.broker.kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+Place = tuple[str, int]
+
+
+def logged_at(
+    client: profiles.Client, offsets: Mapping[Place, int], *, within_s: float = 5.0
+) -> dict[Place, datetime]:
+    """Kafka's time of the first message at or after each offset; places where there is none are left out."""
+    if not offsets:
+        return {}
+    found: dict[Place, datetime] = {}
+    waiting = set(offsets)
+    reader = Consumer({**profiles.reader(client), "auto.offset.reset": "earliest"})
+    try:
+        reader.assign([TopicPartition(*place, offset) for place, offset in offsets.items()])
+        deadline = time.monotonic() + within_s
+        while waiting and time.monotonic() < deadline:
+            message = reader.poll(0.2)
+            if message is None:
+                continue
+            place = (message.topic() or "", message.partition() or 0)
+            error = message.error()
+            if error is not None and error.code() != KafkaError._PARTITION_EOF:
+                continue
+            if place in waiting:
+                waiting.discard(place)
+                reader.incremental_unassign([TopicPartition(*place)])
+                if error is None:
+                    found[place] = datetime.fromtimestamp(message.timestamp()[1] / 1000, UTC)
+    except KafkaException as error:
+        raise faults.explain(error, doing="reading the oldest message not yet kept") from error
+    finally:
+        reader.close()
+    return found

@@ -1,0 +1,55 @@
+"""How verbs hear that they are to stop: at once, or, where they run long, when they are ready to."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NoReturn
+
+log = logging.getLogger("tallymark.cli")
+
+
+def until_told(action: str) -> threading.Event:
+    """Set by the first SIGTERM or Ctrl-C; a second one ends the process at once, which is safe too."""
+    stop = threading.Event()
+
+    def told(number: int, _frame: object) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        log.info("stopping", extra={"action": action})
+        stop.set()
+
+    signal.signal(signal.SIGTERM, told)
+    signal.signal(signal.SIGINT, told)
+    return stop
+
+
+@contextmanager
+def interruptible(*signs: signal.Signals, once: bool = False) -> Iterator[None]:
+    """Each of `signs` ends what runs within with KeyboardInterrupt; with `once`, only the first is heard.
+
+    A signal may come while the C code of a client runs, which drops our KeyboardInterrupt and raises an error
+    of its own instead. So what fails after a signal was heard counts as interrupted by it.
+    """
+    heard = False
+
+    def interrupt(_number: int, _frame: object) -> NoReturn:
+        nonlocal heard
+        heard = True
+        if once:
+            for sign in signs:
+                signal.signal(sign, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    before = {sign: signal.signal(sign, interrupt) for sign in signs}
+    try:
+        yield
+    except Exception as error:
+        if heard:
+            raise KeyboardInterrupt from error
+        raise
+    finally:
+        for sign, handler in before.items():
+            signal.signal(sign, handler)

@@ -1,0 +1,196 @@
+"""Which message this is: its id, source and key as the inbox saves them. Pure.
+
+Ids are unique per source (CloudEvents). A UUIDv7 is saved as it is: it rises with time, so that saved ids can be
+dropped by the day. Any other id is hashed into a UUID whose first 16 bits are zero, which no UUIDv7 of our century
+has, and kept as text beside it. A message without an id (a foreign producer) gets one from where it stands in the log.
+
+Headers are kept as a JSON object of name to text, to {"base64": …} for what is not UTF-8, or to null; order and
+repeated names are kept. What has a column of its own (ce_id, ce_source, tm_position) is left out.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import uuid
+from binascii import unhexlify
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from hashlib import blake2b
+
+from tallymark.inbox.ports import Received
+from tallymark.message import CE_ID, CE_SOURCE, TM_POSITION, TRACEPARENT
+
+Headers = Sequence[tuple[str, bytes | None]]
+
+_NAMED_BITS = 112
+# In bytes, as an index counts.
+_LONGEST_SOURCE = 1000
+_UUID_BITS = 128
+_SEVEN = ord("7")
+_UNKNOWN = uuid.SafeUUID.unknown
+# A number of so many digits does not fit a bigint: it is no position of ours.
+_TOO_LONG = 19
+# More headers than these are not what all messages of a producer share, and not worth remembering.
+_MANY = 20
+_OWN = frozenset({CE_ID, CE_SOURCE, TM_POSITION})
+# An id that claims to be from further ahead than this was made by a clock that is wrong.
+FUTURE_MARGIN = timedelta(days=1)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_quoted = json.JSONEncoder(ensure_ascii=False).encode
+
+
+def received(
+    topic: str,
+    partition: int,
+    offset: int,
+    key: bytes | None,
+    value: bytes | None,
+    headers: Headers | None,
+    logged_ms: int,
+) -> Received:
+    """A record of the log as the row that will be kept."""
+    if headers and _as_the_relay_sends(headers):
+        given, number = headers[-2][1], headers[-1][1]
+        source, carried = _usual(tuple(headers[:-2])) if len(headers) < _MANY else _shared(headers[:-2])
+    else:
+        given, number, source, carried = _looked_through(headers or ())
+    id_ = _uuid7(given) if given and len(given) == 36 and given[14] == _SEVEN else None
+    named = None
+    if id_ is None:
+        # Kafka's time of the record too: in a topic that was made anew, the same place holds another message.
+        name = given or f"{topic}/{partition}/{offset}@{logged_ms}".encode()
+        id_, named = named_id(name), _text(name)
+    return Received(
+        id_,
+        f"kafka:{topic}" if source is None else source,
+        named,
+        topic,
+        partition,
+        offset,
+        int(number) if number and number.isdigit() and len(number) < _TOO_LONG else None,
+        key,
+        value,
+        carried,
+        _moment(logged_ms) if logged_ms >= 0 else None,
+    )
+
+
+def _as_the_relay_sends(headers: Headers) -> bool:
+    """Our own two last, and before them what most messages of a producer share: no trace of their own."""
+    return (
+        len(headers) > 2
+        and headers[-1][0] == TM_POSITION
+        and headers[-2][0] == CE_ID
+        and headers[-3][0] != TRACEPARENT
+    )
+
+
+def _looked_through(headers: Headers) -> tuple[bytes | None, bytes | None, str | None, str]:
+    """Id, position, source and the other headers' JSON; of a name that is repeated the last one counts."""
+    own: dict[str, bytes | None] = {}
+    rest = []
+    for pair in headers:
+        if pair[0] in _OWN:
+            own[pair[0]] = pair[1]
+        else:
+            rest.append(pair)
+    source = own.get(CE_SOURCE)
+    return (
+        own.get(CE_ID),
+        own.get(TM_POSITION),
+        None if source is None else saved_source(source),
+        headers_json(rest),
+    )
+
+
+@lru_cache(maxsize=1024)
+def _usual(headers: tuple[tuple[str, bytes | None], ...]) -> tuple[str | None, str]:
+    return _shared(headers)
+
+
+def _shared(headers: Headers) -> tuple[str | None, str]:
+    _, _, source, carried = _looked_through(headers)
+    return source, carried
+
+
+@lru_cache(maxsize=4096)
+def _moment(logged_ms: int) -> datetime | None:
+    try:
+        return _EPOCH + timedelta(milliseconds=logged_ms)
+    except OverflowError:  # a producer that counts in microseconds
+        return None
+
+
+def _uuid7(given: bytes) -> uuid.UUID | None:
+    try:
+        number = int.from_bytes(unhexlify(given.replace(b"-", b"")))
+    except ValueError:
+        return None
+    if not number >> _NAMED_BITS or number >> _UUID_BITS:
+        return None
+    # What UUID's own constructor does at the end of its checks, at a third of the time.
+    id_ = object.__new__(uuid.UUID)
+    object.__setattr__(id_, "int", number)
+    object.__setattr__(id_, "is_safe", _UNKNOWN)
+    return id_
+
+
+def named_id(name: bytes) -> uuid.UUID:
+    """The id under which a name is saved that is no UUIDv7."""
+    return uuid.UUID(bytes=b"\0\0" + blake2b(name, digest_size=14).digest())
+
+
+def is_named(id: uuid.UUID) -> bool:
+    """Whether this id was derived from a name: it then says nothing of time."""
+    return not id.int >> _NAMED_BITS
+
+
+def id_floor(moment: datetime) -> int:
+    """The lowest UUIDv7 of a moment, as a number."""
+    milliseconds = int((moment - _EPOCH).total_seconds() * 1000)
+    return max(0, milliseconds) << 80
+
+
+def key_hash(topic: str, key: bytes | None, id: uuid.UUID) -> int:
+    """What messages of one key share; each one without a key stands alone. Fits a bigint."""
+    if key is None:
+        return int.from_bytes(id.bytes[8:], signed=True)
+    digest = _keyed(topic).copy()
+    digest.update(key)
+    return int.from_bytes(digest.digest(), signed=True)
+
+
+@lru_cache(maxsize=1024)
+def _keyed(topic: str) -> blake2b:
+    """Ready to take in a key of this topic."""
+    salt = blake2b(topic.encode(), digest_size=16).digest()
+    return blake2b(digest_size=8, person=b"tallymark", salt=salt)
+
+
+def headers_json(pairs: Headers) -> str:
+    """Headers as the inbox keeps them."""
+    return "{" + ",".join(f"{_quoted(name)}:{_header(value)}" for name, value in pairs) + "}"
+
+
+def _header(value: bytes | None) -> str:
+    if value is None:
+        return "null"
+    try:
+        return _quoted(value.decode())
+    except UnicodeDecodeError:
+        return json.dumps({"base64": base64.b64encode(value).decode()})
+
+
+def saved_source(value: bytes) -> str:
+    """A source as the key of a table can hold it: one that is longer than any name is told by its digest."""
+    text = _text(value)
+    if len(text.encode()) <= _LONGEST_SOURCE:
+        return text
+    return f"blake2b:{blake2b(value, digest_size=32).hexdigest()}"
+
+
+def _text(value: bytes) -> str:
+    """Text that PostgreSQL can hold, whatever a foreign producer wrote."""
+    return value.decode("utf-8", "backslashreplace").replace("\0", "␀")

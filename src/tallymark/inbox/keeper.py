@@ -1,0 +1,291 @@
+"""Keeps a batch: saved ids, effects and the position in one transaction (P4, P5); sorts out whatever comes of it.
+
+- A handler failed: roll back, run again with a savepoint per message; the one that fails goes to the queue with its
+  key, the others stay.
+- Deadlock, serialization failure: run again in halves; nobody's attempt is counted (pitfall 27).
+- Another owner has come: what was read for that place is dropped; the rest of the batch runs again.
+- The connection was lost: the outcome is unknown. The position says whether it committed: read, never guessed.
+- The database is away: wait, for as long as it takes. Nothing is skipped.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from tallymark.apply.applier import Applied, Applier, HandlerFailed
+from tallymark.apply.failure import Verdict, is_deferred_violation, verdict_of
+from tallymark.apply.watch import Watch
+from tallymark.crashpoint import reached
+from tallymark.errors import TallymarkError
+from tallymark.inbox.book import Book
+from tallymark.inbox.config import InboxConfig
+from tallymark.inbox.handover import Batch
+from tallymark.inbox.ports import InboxStore, InboxTx, Move, Place, Queued, Received, StalePositions
+from tallymark.inbox.screening import Screen
+from tallymark.observe.retrying import told_again
+
+log = logging.getLogger("tallymark.inbox")
+
+# So often a single message may meet a deadlock or a serialization failure in a row.
+PATIENCE = 10
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What keeping a batch came to."""
+
+    kept: int = 0
+    repeated: int = 0
+    applied: int = 0
+    queued: int = 0
+    failed: int = 0
+    dead: int = 0
+    quarantined: int = 0
+    reruns: int = 0
+    fenced: set[Place] = field(default_factory=set)
+    ends: dict[Place, int] = field(default_factory=dict)
+
+
+class Keeper:
+    """Works on one batch at a time, over a connection of its own."""
+
+    def __init__(
+        self,
+        store: InboxStore,
+        applier: Applier,
+        book: Book,
+        screen: Screen,
+        config: InboxConfig,
+        stop: threading.Event,
+    ) -> None:
+        self.store = store
+        self.watch = Watch()
+        self.trouble: str | None = None
+        # Messages whose handler hung in an earlier attempt at this batch, with what was seen.
+        self.suspects: dict[tuple[str, object], str | None] = {}
+        self._alone = self._patience_over = False
+        self._applier = applier
+        self._book = book
+        self._screen = screen
+        self._config = config
+        self._stop = stop
+
+    def suspect(self, messages: Sequence[Queued], reason: str) -> None:
+        """These hung in another thread: one counts as a failed attempt; a list is tried one by one to find which."""
+        self._alone = True
+        if len(messages) == 1:
+            self.suspects[messages[0].message.source, messages[0].message.id] = reason
+
+    def run_once(self, batch: Batch) -> Outcome:
+        """Keep all of a batch that is still ours; returns when it is committed, or no longer ours."""
+        outcome = Outcome()
+        todo = deque([batch])
+        careful = bool(self.suspects)
+        attempt = transient = 0
+        while todo and not self._stop.is_set() and not self.watch.is_abandoned():
+            part = todo[0].only(self._book.ours(todo[0].epochs))
+            if not part.ends:
+                todo.popleft()
+                continue
+            moves = self._moves(part)
+            try:
+                self._transact(part, moves, outcome, careful=careful)
+            except HandlerFailed as failed:
+                log.info(
+                    "a handler failed, the batch runs again: %s", failed, extra={"action": "inbox.rerun"}
+                )
+                careful = True
+                outcome.reruns += 1
+            except StalePositions as stale:
+                if not self.watch.is_abandoned() and self._settled(part, moves, outcome, stale.places):
+                    todo.popleft()
+            except Exception as error:  # noqa: BLE001 - each kind is dealt with; none skips a message
+                verdict = verdict_of(error)
+                if self.watch.is_abandoned():
+                    break  # another thread has this batch now: whatever we met is ours alone
+                if verdict is Verdict.TRANSIENT:
+                    outcome.reruns += 1
+                    transient += 1
+                    todo.popleft()
+                    todo.extendleft(reversed(self._again(part, transient)))
+                    careful = careful or self._patience_over
+                    continue
+                if not careful and is_deferred_violation(error):
+                    # A constraint that is checked at the commit: looked at after each message it says whose it is.
+                    careful = True
+                    outcome.reruns += 1
+                    continue
+                attempt += 1
+                self._wait_out(error, attempt)
+                if verdict is Verdict.LOST and self._settled(part, moves, outcome):
+                    todo.popleft()
+            else:
+                attempt = transient = 0
+                self._patience_over = False
+                self.trouble = None
+                self._committed(part, outcome)
+                todo.popleft()
+        self.suspects.clear()
+        self._alone = False
+        return outcome
+
+    def _again(self, part: Batch, times: int) -> list[Batch]:
+        """A deadlock or a serialization failure: in halves, after a moment; one message alone not for ever."""
+        self._stop.wait(self._config.backoff.delay(times, random.random()) / 10)  # noqa: S311 - jitter is no secret
+        if len(part.messages) > 1:
+            return list(part.halves())
+        if times > PATIENCE and part.messages:
+            # Whatever raises it, it is not two of us in each other's way: it counts as a failed attempt.
+            self._patience_over = True
+        return [part]
+
+    def _moves(self, part: Batch) -> list[Move]:
+        if self._config.positions == "kafka":
+            return []
+        last = {(each.topic, each.partition): each.logged_at for each in part.messages}
+        return [
+            Move(
+                *place,
+                part.epochs[place],
+                part.starts[place],
+                end,
+                part.leader_epochs.get(place),
+                last.get(place),
+            )
+            for place, end in part.ends.items()
+        ]
+
+    def _transact(self, part: Batch, moves: Sequence[Move], outcome: Outcome, *, careful: bool) -> None:
+        with self.store.begin() as tx:
+            counted = self._keep(tx, part.messages, careful=careful)
+            if moves:
+                tx.advance(moves)
+            reached("inbox.before_commit")
+        reached("inbox.after_commit")
+        outcome.kept += counted.kept
+        outcome.repeated += counted.repeated
+        outcome.applied += counted.applied
+        outcome.queued += counted.queued
+        outcome.failed += counted.failed
+        outcome.dead += counted.dead
+        outcome.quarantined += counted.quarantined
+
+    def _keep(self, tx: InboxTx, messages: Sequence[Received], *, careful: bool) -> Outcome:
+        if not messages:
+            return Outcome()
+        reached("inbox.before_keep")
+        good, odd = self._screen.sort(messages)
+        kept = tx.keep(good)
+        reached("inbox.after_keep")
+        odd += [(good[index], "its id was used before, for other contents") for index in kept.reused]
+        if odd:
+            tx.quarantine(odd)
+        new = [good[index] for index in kept.new]
+        now, later = self._divided(tx, new)
+        applied = self._applier.apply(
+            tx,
+            now,
+            careful=careful,
+            watch=self.watch,
+            suspects=self.suspects,
+            alone=self._alone,
+            patience_over=self._patience_over,
+        )
+        put_off(tx, applied, later)
+        tx.record(applied.applications)
+        return Outcome(
+            kept=len(new),
+            repeated=len(kept.repeated),
+            applied=len(applied.done),
+            queued=len(later) + len(applied.behind),
+            failed=len(applied.failed),
+            dead=sum(each.again_in_s is None for each in applied.failed),
+            quarantined=len(odd),
+        )
+
+    def _divided(self, tx: InboxTx, new: Sequence[Received]) -> tuple[list[Queued], list[Queued]]:
+        """What to apply now, and what waits in the queue: all of it, or what is behind its key's unfinished."""
+        queued = [Queued(each, self._applier.key_hash(each)) for each in new]
+        if self._config.deferred:
+            return [], queued
+        if not queued or not tx.any_queued():
+            return queued, []
+        held = tx.held({each.key_hash for each in queued})
+        return (
+            [each for each in queued if each.key_hash not in held],
+            [each for each in queued if each.key_hash in held],
+        )
+
+    def _committed(self, part: Batch, outcome: Outcome) -> None:
+        self._book.note_committed(part.ends, part.epochs)
+        outcome.ends.update(part.ends)
+
+    def _settled(
+        self, part: Batch, moves: Sequence[Move], outcome: Outcome, suspect: frozenset[Place] | None = None
+    ) -> bool:
+        """Whether this part was committed after all, by an earlier try of ours; sets aside what is not ours.
+
+        Without positions of ours there is nothing to read: it runs again, and saved ids tell what was kept.
+        """
+        if not moves:
+            return False
+        try:
+            positions = self.store.positions()
+        except TallymarkError:
+            return False  # still away: the next try asks again
+        lost, done = set(), set()
+        for move in moves:
+            place = move.topic, move.partition
+            found = positions.get(place)
+            if found is None or found.epoch != move.epoch or found.halted is not None:
+                lost.add(place)
+            elif found.next_offset == move.end and move.end != move.start:
+                done.add(place)
+            elif found.next_offset != move.start:
+                lost.add(place)
+        if lost:
+            self._fenced(lost, outcome)
+        if done and done | lost >= {(move.topic, move.partition) for move in moves}:
+            self._committed(part.only(done), outcome)
+            outcome.kept += len(part.messages)
+            return True
+        if suspect and not lost and not done:
+            # The database refused these, and yet finds nothing wrong with them: somebody else is moving them.
+            self._fenced(set(suspect), outcome)
+        return False
+
+    def _fenced(self, places: set[Place], outcome: Outcome) -> None:
+        self._book.set_aside(places)
+        outcome.fenced |= places
+        log.error(
+            "another owner has taken %s; what was read for it changes nothing",
+            ", ".join(f"{topic}/{partition}" for topic, partition in sorted(places)),
+            extra={"action": "inbox.fenced"},
+        )
+        try:
+            self.store.count_fenced(places)
+        except TallymarkError as error:  # the count is for status only; the log line above stands
+            log.warning("could not count it: %s", error, extra={"action": "inbox.fenced"})
+
+    def _wait_out(self, error: Exception, attempt: int) -> None:
+        delay, self.trouble = told_again(log, error, self._config.backoff, attempt, action="inbox.retry")
+        self._stop.wait(delay)
+
+
+def put_off(tx: InboxTx, applied: Applied, later: Sequence[Queued]) -> None:
+    """Queue what is not done. What failed goes first, so that those of its key stand behind it."""
+    waiting = [each.queued for each in applied.failed] + list(applied.behind) + list(later)
+    if not waiting:
+        return
+    seqs = tx.enqueue(waiting)
+    tx.fail(
+        [
+            each._replace(queued=each.queued._replace(seq=seq))
+            for each, seq in zip(applied.failed, seqs, strict=False)
+        ]
+    )

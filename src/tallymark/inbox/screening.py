@@ -1,0 +1,55 @@
+"""Which messages may be kept as usual, by the age that their ids claim (pitfall 16). Pure.
+
+Saved ids are dropped with the log's own messages. An id older than the oldest kept cannot be known: it may have been
+applied before. One from the future was made by a wrong clock, and would be dropped at a wrong time. Both become dead
+letters, with the reason, and change nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+
+from tallymark.inbox.identity import FUTURE_MARGIN, id_floor, is_named, named_id
+from tallymark.inbox.ports import Received
+
+
+class Screen:
+    """Sorts messages by whether their ids can be trusted today."""
+
+    def __init__(self, needs_saved_id: Callable[[str], bool], kept_from: datetime, now: datetime) -> None:
+        self._needs_saved_id = needs_saved_id
+        self._lowest = 0
+        self._highest = 0
+        self.look(kept_from, now)
+
+    def look(self, kept_from: datetime, now: datetime) -> None:
+        """Time went on: what is kept, and what counts as the future, moved with it."""
+        self._lowest = id_floor(kept_from)
+        self._highest = id_floor(now + FUTURE_MARGIN)
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """The lowest id that is known of, and the first that is from the future, as numbers."""
+        return self._lowest, self._highest
+
+    def sort(self, messages: Sequence[Received]) -> tuple[Sequence[Received], list[tuple[Received, str]]]:
+        """Those to keep, and those to set apart with the reason. Nearly always all of them, and none."""
+        lowest, highest = self._lowest, self._highest
+        if all(lowest <= each.id.int < highest or is_named(each.id) for each in messages):
+            return messages, []
+        good, odd = [], []
+        for each in messages:
+            if is_named(each.id) or self._lowest <= each.id.int < self._highest:
+                good.append(each)
+            elif each.id.int >= self._highest:
+                odd.append((each, "its id claims to be from the future: the producer's clock is wrong"))
+            elif self._needs_saved_id(each.topic):
+                odd.append(
+                    (each, "cannot know: its id is older than the saved ids, it may have been applied before")
+                )
+            else:
+                # The handler's own scheme knows. The day's partition is gone, so it is kept under its name.
+                name = str(each.id)
+                good.append(each._replace(id=named_id(name.encode()), named=name))
+        return good, odd

@@ -1,0 +1,292 @@
+"""The job: topics to Parquet by micro-batches, each exactly once, whatever is killed.
+
+The manifests are the truth. Each micro-batch reads a range of offsets that was settled before it began, in a folder of
+its own; one manifest names its files and moves the partitions. What a crash leaves in between is in no manifest, and is
+deleted by the next run. There is no checkpoint: nothing of Spark's outlives a batch.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import shutil
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from tallymark.crashpoint import reached
+from tallymark.errors import Inconsistent, Problem, TallymarkError, Unreachable, UsageError
+from tallymark.inbox.gaps import Bounds
+from tallymark.observe.retrying import told_again
+from tallymark.pipeline import archivefiles, failures
+from tallymark.pipeline.archiveplan import founding, lost, next_moves, refuse_trouble
+from tallymark.pipeline.compact import Compaction, compact
+from tallymark.pipeline.manifest import Archive, Change, Kind, Move, Place
+from tallymark.pipeline.manifestlog import ManifestLog, now_ms
+from tallymark.pipeline.tenure import Logs
+from tallymark.policy import Backoff
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+log = logging.getLogger("tallymark.pipeline")
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveConfig:
+    """How one run archives."""
+
+    # Archive what is there now, then end; otherwise go on until told to stop.
+    available_now: bool = False
+    max_offsets: int = 1_000_000
+    # Between looks at Kafka, when everything was archived.
+    interval_s: float = 30.0
+    # Put small files together now, however few.
+    compact_now: bool = False
+    compaction: Compaction = field(default_factory=Compaction)
+    # How long files that were replaced stay for those who read them.
+    grace_s: float = 600.0
+    # How long a Kafka that is away is waited for before the run ends.
+    patience_s: float = 300.0
+    backoff: Backoff = field(default_factory=lambda: Backoff(first_s=0.5, cap_s=15.0))
+
+
+@dataclass(frozen=True, slots=True)
+class Archived:
+    """What one micro-batch came to."""
+
+    rows: int
+    bytes: int
+    files: int
+    offsets: int
+    seconds: float
+    number: int
+
+
+def bounds_of(logs: Logs, topics: Sequence[str]) -> dict[Place, Bounds]:
+    """Where the logs of these topics begin and end now."""
+    ids = logs.topic_ids(topics)
+    if missing := sorted(set(topics) - ids.keys()):
+        raise Problem(f"there is no topic {missing[0]}", remedy="check --topic, or make it first")
+    places = logs.partitions(topics)
+    found = {place: Bounds(*ends, ids[place[0]]) for place, ends in logs.bounds(places).items()}
+    if silent := sorted(set(places) - found.keys()):
+        raise Unreachable(
+            f"Kafka says nothing of {silent[0][0]}/{silent[0][1]}", remedy="try again when it has a leader"
+        )
+    return found
+
+
+def opened(
+    manifests: ManifestLog,
+    logs: Logs,
+    *,
+    run: str,
+    cluster_id: str,
+    topics: Sequence[str],
+    add_topics: bool = False,
+    skip_lost: bool = False,
+) -> Archive:
+    """Begin a run: whose archive it is is checked, and from here on an earlier run's writes are refused."""
+    state = manifests.load()
+    if not topics and not state.topics:
+        raise UsageError("which topics?", remedy="give --topic TOPIC")
+    if state.cluster_id not in ("", cluster_id):
+        raise Problem(
+            f"the archive {manifests.folder} belongs to the Kafka cluster {state.cluster_id}, this one is {cluster_id}",
+            remedy="archive into another folder",
+        )
+    new = sorted(set(topics) - state.topics.keys())
+    if new and state.topics and not add_topics:
+        raise Problem(
+            f"the archive {manifests.folder} holds {', '.join(sorted(state.topics))}, not {new[0]}",
+            remedy="archive into another folder, or say --add-topics",
+        )
+    bounds = bounds_of(logs, sorted(topics or state.topics))
+    if not skip_lost:
+        refuse_trouble(state, {place: each for place, each in bounds.items() if place[0] in state.topics})
+    state = manifests.commit(
+        state,
+        Change(
+            state.number + 1,
+            Kind.OPENED,
+            run,
+            now_ms(),
+            archive_id=state.archive_id or secrets.token_hex(8),
+            cluster_id=cluster_id,
+            topics={topic: next(b.topic_id for (t, _), b in bounds.items() if t == topic) for topic in new},
+            moves=founding({place: each for place, each in bounds.items() if place[0] in new}),
+        ),
+    )
+    reached("archive.opened")
+    if skip_lost and (gaps := lost(state, bounds)):
+        state = manifests.commit(state, Change(state.number + 1, Kind.SKIPPED, run, now_ms(), moves=gaps))
+    refuse_trouble(state, bounds)
+    _clear(manifests, state)
+    return state
+
+
+def _clear(manifests: ManifestLog, state: Archive) -> None:
+    """What killed runs have left. Safe from here on: their manifests are refused."""
+    for leftover in manifests.staging.iterdir():
+        shutil.rmtree(leftover, ignore_errors=True)
+    there = archivefiles.on_disk(manifests.folder)
+    if missing := sorted(state.files.keys() - there):
+        raise Inconsistent(
+            f"the archive lacks {missing[0]}, which its manifests name ({len(missing)} such files)",
+            remedy="restore it from a copy",
+        )
+    if orphans := there - state.files.keys() - state.retired.keys():
+        log.info("%d files of a run that was killed", len(orphans), extra={"action": "archive.clear"})
+        archivefiles.delete(manifests.folder, orphans)
+
+
+class ArchiveRun:
+    """One run."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        client: Mapping[str, str],
+        manifests: ManifestLog,
+        logs: Logs,
+        state: Archive,
+        config: ArchiveConfig,
+        *,
+        run: str,
+        topics: Sequence[str],
+        stop: threading.Event,
+        note: Callable[[Archived], None] = lambda _archived: None,
+    ) -> None:
+        self._spark = spark
+        self._client = client
+        self._manifests = manifests
+        self._logs = logs
+        self.state = state
+        self._config = config
+        self._name = run
+        self._topics = tuple(topics)
+        self._stop = stop
+        self._note = note
+        for name, value in archivefiles.SETTINGS.items():
+            if not name.startswith("spark.hadoop."):
+                spark.conf.set(name, value)
+
+    def run(self) -> None:
+        """Until the backlog is archived (available-now), or told to stop, or something is wrong."""
+        began, attempt = time.monotonic(), 0
+        ends = bounds_of(self._logs, self._topics) if self._config.available_now else None
+        while not self._stop.is_set():
+            before = self.state.number
+            try:
+                if self.run_once(ends):
+                    began, attempt = time.monotonic(), 0
+                    continue
+                self.tidy(at_least=2 if self._config.compact_now else None)
+                if self._config.available_now:
+                    return
+                began, attempt = time.monotonic(), 0
+                self._stop.wait(self._config.interval_s)
+            except Unreachable as error:
+                if self.state.number != before:
+                    began, attempt = time.monotonic(), 0
+                attempt += 1
+                if time.monotonic() - began > self._config.patience_s:
+                    raise
+                self._wait_out(error, attempt)
+
+    def run_once(self, ends: Mapping[Place, Bounds] | None = None) -> bool:
+        """One micro-batch, up to `ends` or to where the logs end now; False where there was nothing to do."""
+        now = bounds_of(self._logs, self._topics)
+        refuse_trouble(self.state, now)
+        moves = next_moves(self.state, now if ends is None else ends, self._config.max_offsets)
+        if moves:
+            self._batch(moves)
+        return bool(moves)
+
+    def _batch(self, moves: tuple[Move, ...]) -> None:
+        began = time.monotonic()
+        token = f"b{secrets.token_hex(8)}"
+        staged = self._manifests.staging / token
+        reached("archive.planned")
+        try:
+            source = archivefiles.between(self._spark, self._client, moves)
+            archivefiles.write(archivefiles.records(source), staged)
+        except Exception as error:
+            shutil.rmtree(staged, ignore_errors=True)
+            raise failures.explain(error) from error
+        reached("archive.written")
+        try:
+            files = archivefiles.adopt(archivefiles.written(staged), staged, self._manifests.folder, token)
+        except OSError as error:
+            raise Problem(
+                f"the archive {self._manifests.folder} cannot be written: {error.strerror}",
+                remedy="free some space there, or look at its rights; nothing of this batch counts",
+            ) from error
+        self._refuse_other_topics()
+        reached("archive.before_manifest")
+        self.state = self._manifests.commit(
+            self.state,
+            Change(self.state.number + 1, Kind.BATCH, self._name, now_ms(), moves=moves, add=tuple(files)),
+        )
+        reached("archive.committed")
+        self._note(
+            Archived(
+                rows=sum(each.rows for each in files),
+                bytes=sum(each.bytes for each in files),
+                files=len(files),
+                offsets=sum(move.end - move.start for move in moves),
+                seconds=time.monotonic() - began,
+                number=self.state.number,
+            )
+        )
+
+    def _refuse_other_topics(self) -> None:
+        """A topic that was made anew while we read it: what was read may be of the new one."""
+        for topic, found in self._logs.topic_ids(self._topics).items():
+            if found != self.state.topics[topic]:
+                raise Problem(
+                    f"topic {topic} was deleted and made anew while it was archived "
+                    f"(its id was {self.state.topics[topic]}, now {found})",
+                    remedy="archive the new one into another folder",
+                )
+
+    def tidy(self, *, at_least: int | None = None) -> None:
+        """Put small files together where they are many; delete what was replaced long enough ago."""
+        try:
+            self.state = compact(
+                self._spark,
+                self._manifests,
+                self.state,
+                self._name,
+                self._config.compaction,
+                at_least=at_least,
+                stop=self._stop.is_set,
+            )
+        except TallymarkError:
+            raise
+        except Exception as error:
+            raise failures.explain(error) from error
+        self.sweep()
+
+    def sweep(self) -> None:
+        """Files first, then the manifest: what is deleted twice is no harm."""
+        before = now_ms() - int(self._config.grace_s * 1000)
+        old = tuple(sorted(path for path, at in self.state.retired.items() if at <= before))
+        if not old:
+            return
+        archivefiles.delete(self._manifests.folder, old)
+        reached("archive.deleted")
+        change = Change(self.state.number + 1, Kind.SWEPT, self._name, now_ms(), gone=old)
+        self.state = self._manifests.commit(self.state, change)
+
+    def _wait_out(self, error: TallymarkError, attempt: int) -> None:
+        delay, _ = told_again(log, error, self._config.backoff, attempt, action="archive.retry")
+        self._stop.wait(delay)
+
+
+def new_run() -> str:
+    """A run's name."""
+    return secrets.token_hex(6)

@@ -1,0 +1,239 @@
+"""One micro-batch, committed once: counts checked, rows kept, effects made, positions moved, in one transaction.
+
+- Only what the inbox did not have is applied (pitfall 22), and nothing of a key that has unfinished messages (23).
+- A statement for the whole batch that fails is tried on halves, until what is bad stands alone: it goes to the queue
+  with its key, the rest stays.
+- Positions move from the epoch and the offset that they name, to the ends that Spark's own offset log names (20).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from tallymark.apply.applied import Applied
+from tallymark.apply.applier import Applier
+from tallymark.apply.failure import Verdict, verdict_of
+from tallymark.apply.watch import Watch
+from tallymark.crashpoint import reached
+from tallymark.inbox.keeper import put_off
+from tallymark.inbox.ports import Move, Place, Queued, Received
+from tallymark.inbox.screening import Screen
+from tallymark.pipeline.effects import Effect, Messages
+from tallymark.pipeline.loading import Loaded
+from tallymark.store.postgres.inboxtx import PostgresInboxTx
+from tallymark.store.postgres.staged import Staged
+
+log = logging.getLogger("tallymark.pipeline")
+
+# What failed as a whole is cut in halves down to so many messages, and then tried one by one.
+_FEW = 32
+# Handlers take them one by one from the start: so many are held in memory at a time.
+_MANY = 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """A part of a partition that a micro-batch covers: whose it is, from where to where."""
+
+    place: Place
+    epoch: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """What one micro-batch came to."""
+
+    read: int = 0
+    kept: int = 0
+    repeated: int = 0
+    applied: int = 0
+    queued: int = 0
+    dead: int = 0
+    quarantined: int = 0
+    load_s: float = 0.0
+    commit_s: float = 0.0
+    # Kafka's time of the last message, by place, in milliseconds.
+    logged_ms: Mapping[Place, int] = field(default_factory=dict)
+
+    def counts(self) -> dict[str, float]:
+        """The figures that add up."""
+        return {each.name: getattr(self, each.name) for each in fields(self) if each.name != "logged_ms"}
+
+    def __add__(self, other: Committed) -> Committed:
+        """Both together, the other the later one."""
+        theirs = other.counts()
+        sums: dict[str, Any] = {name: figure + theirs[name] for name, figure in self.counts().items()}
+        return Committed(**sums, logged_ms={**self.logged_ms, **other.logged_ms})
+
+
+class Commit:
+    """The driver's transaction for one micro-batch."""
+
+    def __init__(self, effect: Effect, screen: Screen, *, run: str, deferred: bool = False) -> None:
+        self._effect = effect
+        self.applier = Applier(effect.handlers)
+        self._screen = screen
+        self._run = run
+        self._deferred = deferred
+        self.watch = Watch()
+        # Messages whose handler hung in an earlier attempt at their batch, with what was seen.
+        self._suspects: dict[tuple[str, object], str | None] = {}
+        self._alone = False
+
+    def suspect(self, messages: Sequence[Queued], reason: str) -> None:
+        """These hung in a thread that was left behind: one counts as a failed attempt; of a list it is looked for."""
+        self.watch = Watch()
+        self._alone = True
+        if len(messages) == 1:
+            self._suspects[messages[0].message.source, messages[0].message.id] = reason
+
+    def note_committed(self) -> None:
+        """What was suspected stood in this batch: it begins where the one that hung did."""
+        self._suspects.clear()
+        self._alone = False
+
+    def write(self, tx: PostgresInboxTx, loaded: Loaded, ranges: Sequence[Range], load_s: float) -> Committed:
+        """Everything but the commit itself, which ends the caller's transaction."""
+        began = time.monotonic()
+        staged = tx.staged(self._run, loaded.table, loaded.tokens, loaded.places)
+        staged.check()
+        odd = self._screened(staged, loaded)
+        repeated, reused = staged.keep()
+        tx.quarantine([*odd, *((each, "its id was used before, for other contents") for each in reused)])
+        kept = staged.count
+        applied, later = self._apply(tx, staged)
+        put_off(tx, applied, later)
+        tx.record(applied.applications)
+        done = Committed(
+            read=loaded.rows,
+            kept=kept,
+            repeated=len(repeated),
+            applied=kept - len(applied.failed) - len(applied.behind) - len(later),
+            queued=len(later) + len(applied.behind) + len(applied.failed),
+            dead=sum(each.again_in_s is None for each in applied.failed),
+            quarantined=len(odd) + len(reused),
+            load_s=load_s,
+            logged_ms=loaded.logged_ms,
+        )
+        tx.advance(_moves(ranges, loaded.logged_ms))
+        done = replace(done, commit_s=time.monotonic() - began)
+        staged.write_ledger(
+            ranges=json.dumps([[*each.place, each.start, each.end] for each in ranges]),
+            read=done.read,
+            kept=done.kept,
+            applied=done.applied,
+            queued=done.queued,
+            dead=done.dead,
+            load_s=done.load_s,
+            commit_s=done.commit_s,
+        )
+        reached("pipeline.before_commit")
+        return done
+
+    def _screened(self, staged: Staged, loaded: Loaded) -> list[tuple[Received, str]]:
+        """What cannot be kept as usual by the age that its id claims; nearly always nothing."""
+        low, high = self._screen.bounds
+        if loaded.low is None or loaded.high is None or (loaded.low >= low and loaded.high < high):
+            return []
+        good, odd = self._screen.sort(staged.drop_odd(low, high))
+        staged.put_back(good)
+        return odd
+
+    def _apply(self, tx: PostgresInboxTx, staged: Staged) -> tuple[Applied, list[Queued]]:
+        applied, later = Applied(), list[Queued]()
+        if self._deferred:
+            return applied, self._queued(staged.drop_all())
+        if tx.any_queued():
+            ordered = [topic for topic in self._effect.handlers.topics if self._of(topic) == "key"]
+            later = self._queued(staged.drop_held(ordered))
+        if not staged.count:
+            return applied, later
+        if self._tried(tx, Messages(staged.relation(), staged.count)):
+            staged.record()
+            return applied, later
+        self._cut(tx, staged, applied, 0, staged.number())
+        return applied, later
+
+    def _cut(self, tx: PostgresInboxTx, staged: Staged, applied: Applied, low: int, high: int) -> None:
+        """The range, tried as a whole, in halves, and where it is small message by message."""
+        if high <= low:
+            return
+        if high - low > _FEW and self._effect.whole is not None:
+            if self._tried(tx, Messages(staged.relation(low, high), high - low)):
+                staged.record(low, high)
+                return
+            middle = (low + high) // 2
+            self._cut(tx, staged, applied, low, middle)
+            self._cut(tx, staged, applied, middle, high)
+            return
+        step = _MANY if self._effect.whole is None else _FEW
+        for start in range(low, high, step):
+            self._each(tx, staged, applied, start, min(start + step, high))
+
+    def _each(self, tx: PostgresInboxTx, staged: Staged, applied: Applied, low: int, high: int) -> None:
+        found = self.applier.apply(
+            tx,
+            self._queued(staged.rows(low, high)),
+            careful=True,
+            watch=self.watch,
+            suspects=self._suspects,
+            alone=self._alone,
+        )
+        # Not what is done: a batch of Spark's may be as large as it likes, and its values are of no more use.
+        applied.applications += found.applications
+        applied.failed += found.failed
+        applied.behind += found.behind
+        keys = {
+            (message.topic, message.key)
+            for each in found.failed
+            if (message := each.queued.message).key is not None
+            and self._of(message.topic) == "key"
+            and (each.again_in_s is not None or each.hold_key)
+        }
+        if keys:
+            applied.behind += self._queued(staged.drop_behind(keys, high))
+
+    def _tried(self, tx: PostgresInboxTx, batch: Messages) -> bool:
+        """Whether it can be done as a whole, and went well; what it did is undone where not."""
+        if self._effect.whole is None:
+            return False
+        try:
+            with tx.savepoint():
+                self._effect.whole(tx, batch)
+                tx.settle_handed(check=True)
+        except Exception as error:
+            if verdict_of(error) in (Verdict.TRANSIENT, Verdict.LOST) or tx.lost:
+                raise  # nobody's fault: the whole transaction runs again
+            # What is bad is found by halves, and kept with its reason.
+            log.info(
+                "%d messages failed together: %s", batch.count, error, extra={"action": "pipeline.halves"}
+            )
+            return False
+        return True
+
+    def _queued(self, messages: Sequence[Received]) -> list[Queued]:
+        return [Queued(each, self.applier.key_hash(each)) for each in messages]
+
+    def _of(self, topic: str) -> str:
+        return self._effect.handlers.of(topic).order
+
+
+def _moves(ranges: Sequence[Range], logged_ms: Mapping[Place, int]) -> list[Move]:
+    return [
+        Move(*each.place, each.epoch, each.start, each.end, None, _moment(logged_ms.get(each.place)))
+        for each in ranges
+    ]
+
+
+def _moment(milliseconds: int | None) -> datetime | None:
+    if milliseconds is None or milliseconds < 0:
+        return None
+    return datetime.fromtimestamp(milliseconds / 1000, UTC)

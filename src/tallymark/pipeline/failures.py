@@ -1,0 +1,81 @@
+"""What Spark and Java say, in our words: one line with what was wrong and what to do."""
+
+from __future__ import annotations
+
+import re
+
+from tallymark.errors import Problem, TallymarkError, Unreachable
+
+# In the order of telling: the first that is found counts.
+_KNOWN: tuple[tuple[str, type[TallymarkError], str, str], ...] = (
+    (
+        r"(Unreachable|OutcomeUnknown): ([^\n]*)",
+        Unreachable,
+        "a task lost its connection: {2}",
+        "check that the executors reach the database",
+    ),
+    (
+        r"AccessDenied: ([^\n]*)",
+        Unreachable,
+        "a task was refused: {1}",
+        "check the rights of the database's user",
+    ),
+    (
+        r"ModuleNotFoundError: No module named '([^']+)'",
+        Problem,
+        "the executors do not have the Python module {1}",
+        "take it along: `tallymark pipeline submit --dry-run` shows how",
+    ),
+    (
+        r"(UnknownTopicOrPartitionException|UNKNOWN_TOPIC_OR_PARTITION)[^\n]*",
+        Problem,
+        "a topic is not there any more",
+        "look with `tallymark topics check`",
+    ),
+    (
+        r"(Some data may have been lost|KAFKA_DATA_LOSS|OffsetOutOfRange|Cannot fetch offset)[^\n]*",
+        Unreachable,
+        "Kafka does not have what was to be read",
+        "it is looked into before anything else is read",
+    ),
+    (
+        r"(TimeoutException|DisconnectException|Failed to construct kafka|Failed to create new KafkaAdminClient|"
+        r"TimeoutException: Timed out)[^\n]*",
+        Unreachable,
+        "Kafka cannot be reached by Spark",
+        "check that the brokers are up and reachable from where Spark runs",
+    ),
+    (
+        r"(SaslAuthenticationException|TopicAuthorizationException|GroupAuthorizationException)[^\n]*",
+        Unreachable,
+        "Kafka refuses Spark: {0}",
+        "check kafka.client in the settings, and the ACLs",
+    ),
+    (
+        r"(ExecutorLostFailure|Lost executor|Job aborted due to stage failure: [^\n]*SIGKILL|"
+        r"Python worker exited unexpectedly|SparkContext was shut down|Master removed our application)",
+        Unreachable,
+        "Spark lost the executors that were at work",
+        "it is tried again; look at the cluster if it goes on",
+    ),
+    (
+        r"No space left on device",
+        Problem,
+        "the disk is full where Spark works",
+        "free some, or set SPARK_LOCAL_DIRS",
+    ),
+)
+
+
+def explain(error: BaseException) -> TallymarkError:
+    """The same failure in our words."""
+    if isinstance(error, TallymarkError):
+        return error
+    text = str(error)
+    for pattern, kind, sentence, remedy in _KNOWN:
+        if found := re.search(pattern, text):
+            said = sentence.format(found.group(0), *found.groups())
+            return kind(said.strip(), remedy=remedy)
+    telling = [line.strip() for line in text.splitlines() if "Exception" in line or "Error" in line]
+    last = telling[-1] if telling else (text.strip().splitlines() or [type(error).__name__])[0]
+    return Problem(f"Spark failed: {last[:300]}", remedy="--verbose shows all of it")

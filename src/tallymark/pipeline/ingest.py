@@ -1,0 +1,346 @@
+"""The job: Kafka to the inbox's tables by micro-batches, each exactly once, whatever is killed (P4, P5, S1-S6).
+
+The database's positions are the truth. Each query begins where they stand, with a checkpoint folder of its own that
+nobody ever reads again (pitfall 21): Spark's is a schedule, not a memory. Executors load, the driver commits; what a
+crash leaves in between is loaded again under new tokens.
+
+While one micro-batch is committed, executors load the next one into the other staging table. A batch is committed only
+after the one before it: where that failed, the query ends, and the next one begins at the positions.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import shutil
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tallymark.apply.failure import Verdict, verdict_of
+from tallymark.crashpoint import reached
+from tallymark.errors import OutcomeUnknown, Problem, Stale, TallymarkError, Unreachable
+from tallymark.inbox.ports import InboxStore, Place
+from tallymark.inbox.workers import Worker
+from tallymark.observe.retrying import told_again
+from tallymark.pipeline import failures, kafkasource
+from tallymark.pipeline.committing import Commit, Committed, Range
+from tallymark.pipeline.loading import Loaded, load
+from tallymark.pipeline.onebehind import OneBehind
+from tallymark.pipeline.scratch import scratch
+from tallymark.pipeline.tenure import Tenure
+from tallymark.policy import Backoff
+from tallymark.store.postgres.pipelinestore import PipelineStore
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+log = logging.getLogger("tallymark.pipeline")
+
+_LOOK_S = 1
+# How often a commit that ran into another transaction is tried again.
+_TRIES = 20
+
+
+@dataclass(frozen=True, slots=True)
+class IngestConfig:
+    """How one run reads and commits."""
+
+    # Read what is there now, then end; otherwise go on until told to stop.
+    available_now: bool = False
+    max_offsets: int = 200_000
+    min_partitions: int | None = None
+    interval_s: float = 0.5
+    # Where Spark keeps its schedule; a folder of the system's if left out.
+    checkpoint: Path | None = None
+    # How long a database or a Kafka that is away is waited for before the run ends.
+    patience_s: float = 300.0
+    backoff: Backoff = field(default_factory=lambda: Backoff(first_s=0.2, cap_s=10.0))
+
+
+class Patience:
+    """How long failures may follow each other. The clock starts with the first one after something went well. Pure."""
+
+    def __init__(self, limit_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._limit_s = limit_s
+        self._clock = clock
+        self._since: float | None = None
+        self._attempt = 0
+
+    def failed(self, *, healthy: bool) -> int | None:
+        """Which failure in a row this is; None where there were enough. `healthy`: something went well before it."""
+        if healthy or self._since is None:
+            self._since, self._attempt = self._clock(), 0
+        self._attempt += 1
+        return None if self._clock() - self._since > self._limit_s else self._attempt
+
+
+class Ingest:
+    """One run of one consumer."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        client: Mapping[str, str],
+        store: PipelineStore,
+        tenure: Tenure,
+        commit: Commit,
+        make_worker: Callable[[], Worker],
+        config: IngestConfig,
+        *,
+        stop: threading.Event,
+        note: Callable[[Committed], None] = lambda _committed: None,
+    ) -> None:
+        self._spark = spark
+        self._client = client
+        self._store = store
+        self._tenure = tenure
+        self._commit = commit
+        self._make_worker = make_worker
+        self._worker = make_worker()
+        self._config = config
+        self._stop = stop
+        self._note = note
+        self._failure: BaseException | None = None
+        self._checkpoint = Path()
+        self._busy = threading.Lock()
+        self._ending = False
+        self._commits = OneBehind("tallymark-commit")
+        # Where the next batch starts: behind what was handed in, committed or not.
+        self._ahead: dict[Place, int] = {}
+        # Which of the staging tables is loaded next.
+        self._turn = 0
+        # Whether this query got through to Kafka, or a batch of it to the database.
+        self._healthy = False
+
+    def run(self) -> None:
+        """Until the backlog is read (available-now), or told to stop, or something is wrong."""
+        patience = Patience(self._config.patience_s)
+        while not self._stop.is_set():
+            self._healthy = False
+            try:
+                self._tenure.take(self._stop.wait)
+                self._query()
+                if self._config.available_now:
+                    self._commits.hand_in(self.work_off)
+                    self._see_out()
+                    self._commits.settle()
+                return
+            except (Unreachable, OutcomeUnknown, Stale) as error:
+                # The positions know what was committed: what can be taken again is read from there.
+                attempt = patience.failed(healthy=self._healthy)
+                if attempt is None:
+                    raise
+                self._wait_out(error, attempt)
+
+    def _query(self) -> None:
+        """One streaming query, from the positions on."""
+        self._failure, self._ending = None, False
+        self._commits.begin_anew()
+        self._ahead = {}
+        starts = {place: position.next_offset for place, position in self._tenure.positions().items()}
+        self._checkpoint = new_checkpoint(self._config.checkpoint)
+        try:
+            source = kafkasource.stream(
+                self._spark,
+                self._client,
+                starts,
+                max_offsets=self._config.max_offsets,
+                min_partitions=self._config.min_partitions,
+            )
+            writer = source.writeStream.foreachBatch(self._batch)
+            writer = writer.option("checkpointLocation", self._checkpoint.as_uri())
+            if self._config.available_now:
+                writer = writer.trigger(availableNow=True)
+            else:
+                writer = writer.trigger(processingTime=f"{int(self._config.interval_s * 1000)} milliseconds")
+            self._watch(writer.start())
+        except Exception as error:
+            raise self._explained(error) from error
+        finally:
+            shutil.rmtree(self._checkpoint, ignore_errors=True)
+
+    def _watch(self, query: StreamingQuery) -> None:
+        try:
+            while not query.awaitTermination(_LOOK_S):
+                # Spark tells of idle triggers too, and of none that did not reach Kafka.
+                self._healthy = self._healthy or query.lastProgress is not None
+                self.look()
+                if self._stop.is_set():
+                    break
+        finally:
+            while not self._busy.acquire(timeout=_LOOK_S):
+                self._leave_hung()
+            self._ending = True  # what was handed in is finished, and nothing more is
+            self._busy.release()
+            query.stop()
+            self._see_out()
+        self._commits.settle()
+
+    def look(self) -> None:
+        """What is done once a second beside the batches. Raises what went wrong with them."""
+        self._leave_hung()
+        self._commits.refuse_failed()
+        if self._tenure.lost is not None:
+            raise Stale(self._tenure.lost, remedy="look with `tallymark inbox status`")
+        # A topic that stands still must not keep those waiting that are due again.
+        self._commits.if_idle(lambda: self.work_off(at_most=10))
+        self._store.seen()
+
+    def _see_out(self) -> None:
+        """Wait for what is under way, for as long as its handlers may take."""
+        while not self._commits.is_over(_LOOK_S):
+            self._leave_hung()
+
+    def _leave_hung(self) -> None:
+        """A thread whose handler hangs is left behind, its session ended; the message counts as failed (fault C9)."""
+        now = time.monotonic()
+        for hand in (self._commit, self._worker):
+            overdue = hand.watch.overdue(now)
+            handling = None if overdue is None else hand.watch.abandon(overdue)
+            if handling is None:
+                continue
+            reason = f"its handler did not come back within {handling.timeout_s:g} s"
+            first = handling.messages[0].message
+            where = f"{first.topic}/{first.partition} offset {first.offset}, id {first.named or first.id}"
+            log.critical(
+                "%s: %s; the thread is left behind", where, reason, extra={"action": "pipeline.hung"}
+            )
+            if hand is self._worker:
+                old, self._worker = self._worker.store, self._make_worker()
+                self._worker.suspect(handling.messages, reason)
+            else:
+                old = self._store.renew()
+                self._commit.suspect(handling.messages, reason)
+            self._end_session(old)
+            self._commits.leave_behind(Stale(f"{where}: {reason}"))
+
+    def _end_session(self, old: InboxStore) -> None:
+        """Until it is gone it holds rows that its successor needs."""
+        while True:
+            try:
+                old.abort_other()
+                return
+            except Exception as error:  # noqa: BLE001 - the database may be away
+                log.warning("cannot end the old session yet: %s", error, extra={"action": "pipeline.hung"})
+                if self._stop.wait(_LOOK_S):
+                    return
+
+    def _explained(self, error: Exception) -> BaseException:
+        if self._failure is not None:
+            return self._failure
+        if isinstance(error, TallymarkError):
+            return error
+        return failures.explain(error)
+
+    def _batch(self, source: DataFrame, number: int) -> None:
+        """What Spark calls for each micro-batch. Whatever is raised here ends the query, and nothing is skipped."""
+        try:
+            with self._busy:
+                if not self._ending:
+                    self._one(source, number)
+        except BaseException as error:
+            self._failure, self._ending = self._store.explained(error) or failures.explain(error), True
+            raise
+
+    def _one(self, source: DataFrame, number: int) -> None:
+        reached("pipeline.offsets_written")
+        while self._tenure.paused.is_set() and not self._stop.wait(_LOOK_S):
+            pass
+        ranges = self._ranges(number)
+        if not ranges:
+            return  # a first look that found nothing
+        began = time.monotonic()
+        loaded = load(source, self._store.url, self._store.stagings[self._turn])
+        load_s = time.monotonic() - began
+        self._commits.hand_in(lambda: self._committed(loaded, ranges, load_s))
+        self._ahead |= {each.place: each.end for each in ranges}
+        self._turn = 1 - self._turn
+
+    def _committed(self, loaded: Loaded, ranges: list[Range], load_s: float) -> None:
+        """What is done with a batch that is loaded, in the order of batches. What is transient is tried again."""
+        attempt = 0
+        self._tenure.refuse_recreated()
+        while True:
+            try:
+                self._commit_once(loaded, ranges, load_s)
+                break
+            except Exception as error:
+                attempt += 1
+                known = self._store.explained(error) or failures.explain(error)
+                # A commit of unknown outcome is looked into by whoever takes the positions anew.
+                if verdict_of(error) is not Verdict.TRANSIENT or attempt > _TRIES:
+                    raise known from error
+                self._wait_out(known, attempt)
+        self._healthy = True
+        self._commit.note_committed()
+        self._tenure.note_moved({each.place: each.end for each in ranges})
+        self._store.clear_staging(loaded.table)
+        self.work_off(at_most=10)
+
+    def _commit_once(self, loaded: Loaded, ranges: list[Range], load_s: float) -> None:
+        reached("pipeline.loaded")
+        with self._store.inbox.begin() as tx:
+            done = self._commit.write(self._store.transaction(tx), loaded, ranges, load_s)
+        reached("pipeline.after_commit")
+        self._note(done)
+
+    def _ranges(self, number: int) -> list[Range]:
+        """From where the batch before it ends to where Spark's own log says that this one does (pitfall 20)."""
+        ends = kafkasource.log_of((self._checkpoint / "offsets" / str(number)).read_text())
+        held = self._tenure.positions()
+        if added := ends.keys() - held.keys():
+            self._tenure.add(added)
+            held = self._tenure.positions()
+        starts = {place: self._ahead.get(place, position.next_offset) for place, position in held.items()}
+        return [
+            Range(place, held[place].epoch, starts[place], end)
+            for place, end in sorted(ends.items())
+            if end != starts[place]
+        ]
+
+    def work_off(self, at_most: int = 1_000_000) -> int:
+        """What failed before and is due again, in order within its key; and what waits behind it."""
+        worker, done = self._worker, 0
+        try:
+            for _ in range(at_most):
+                if self._stop.is_set() or self._tenure.paused.is_set():
+                    break
+                found = worker.run_round()
+                if found is None:
+                    continue
+                done += found.applied
+                if not found.claimed:
+                    break
+        except Exception as error:
+            known = self._store.explained(error)
+            if known is None or known is error:
+                raise
+            raise known from error
+        return done
+
+    def _wait_out(self, error: TallymarkError, attempt: int) -> None:
+        delay, _ = told_again(log, error, self._config.backoff, attempt, action="pipeline.retry")
+        self._stop.wait(delay)
+
+
+def new_run() -> str:
+    """A run's name: its staging table goes by it."""
+    return secrets.token_hex(6)
+
+
+def new_checkpoint(folder: Path | None) -> Path:
+    """An empty folder for one query, in the one that was asked for or in the system's."""
+    try:
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+        return scratch("query", folder)
+    except OSError as error:
+        raise Problem(
+            f"the checkpoint folder {folder} cannot be written: {error.strerror}",
+            remedy="choose another with --checkpoint",
+        ) from error

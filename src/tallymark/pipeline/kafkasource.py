@@ -1,0 +1,153 @@
+"""Kafka as Spark reads it: the safe options (rules 65-71), the user's own settings in Java's words, offsets as JSON.
+
+Pure, but for the two readers at the end.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING
+
+from tallymark.errors import SettingsError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Place = tuple[str, int]
+Offsets = Mapping[Place, int]
+
+# Spark says -2 for earliest and -1 for latest: neither is ever ours to say.
+_SAFE = {
+    "failOnDataLoss": "true",
+    "includeHeaders": "true",
+    "kafka.isolation.level": "read_committed",
+}
+_SAME = (
+    "bootstrap.servers",
+    "security.protocol",
+    "sasl.mechanism",
+    "sasl.kerberos.service.name",
+    "client.id",
+    "client.rack",
+    "request.timeout.ms",
+    "reconnect.backoff.ms",
+    "reconnect.backoff.max.ms",
+    "ssl.endpoint.identification.algorithm",
+)
+_LOGIN = {
+    "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
+    "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
+    "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
+}
+
+
+def java_settings(client: Mapping[str, str]) -> dict[str, str]:
+    """The settings of a librdkafka client as a Java client takes them; what has no equal there is left out."""
+    given = dict(client)
+    found: dict[str, str] = {}
+    if mechanisms := given.pop("sasl.mechanisms", None):
+        given.setdefault("sasl.mechanism", mechanisms)
+    user, password = given.pop("sasl.username", None), given.pop("sasl.password", None)
+    if user is not None:
+        mechanism = given.get("sasl.mechanism", "PLAIN").upper()
+        if mechanism not in _LOGIN:
+            raise SettingsError(
+                f"sasl.mechanism {mechanism} cannot be passed to Spark",
+                remedy=f"use one of {', '.join(_LOGIN)}",
+            )
+        found["sasl.jaas.config"] = (
+            f'{_LOGIN[mechanism]} required username="{_quoted(user)}" password="{_quoted(password or "")}";'
+        )
+    if authority := given.pop("ssl.ca.location", None):
+        found |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": authority}
+    if authority := given.pop("ssl.ca.pem", None):
+        found |= {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": authority}
+    if certificate := given.pop("ssl.certificate.pem", None):
+        found |= {"ssl.keystore.type": "PEM", "ssl.keystore.certificate.chain": certificate}
+        if key := given.pop("ssl.key.pem", None):
+            found["ssl.keystore.key"] = key
+    elif "ssl.certificate.location" in given:
+        raise SettingsError(
+            "ssl.certificate.location cannot be passed to Spark: Java wants key and certificate as text",
+            remedy="give ssl.certificate.pem and ssl.key.pem",
+        )
+    if given.get("ssl.endpoint.identification.algorithm") == "none":
+        given["ssl.endpoint.identification.algorithm"] = ""
+    return found | {name: value for name, value in given.items() if name in _SAME}
+
+
+def options(client: Mapping[str, str]) -> dict[str, str]:
+    """What every reader of ours is given."""
+    return _SAFE | {f"kafka.{name}": value for name, value in java_settings(client).items()}
+
+
+def offsets_json(offsets: Offsets) -> str:
+    """Offsets in the form that Spark takes and writes: {"topic": {"0": 12}}."""
+    nested: dict[str, dict[str, int]] = {}
+    for (topic, partition), offset in sorted(offsets.items()):
+        nested.setdefault(topic, {})[str(partition)] = offset
+    return json.dumps(nested)
+
+
+def offsets_of(text: str) -> dict[Place, int]:
+    """The same, read."""
+    return {
+        (topic, int(partition)): offset
+        for topic, found in json.loads(text).items()
+        for partition, offset in found.items()
+    }
+
+
+def log_of(lines: str) -> dict[Place, int]:
+    """The ends of a micro-batch, from Spark's own `offsets/N`: a version, a line of settings, one line per source."""
+    version, _, *sources = lines.splitlines()
+    if version != "v1" or len(sources) != 1:
+        raise ValueError(f"an offset log of version {version!r} with {len(sources)} sources is not known")
+    return offsets_of(sources[0])
+
+
+def stream(
+    spark: SparkSession,
+    client: Mapping[str, str],
+    starts: Offsets,
+    *,
+    max_offsets: int | None = None,
+    min_partitions: int | None = None,
+) -> DataFrame:
+    """A stream of all partitions of the topics that `starts` names, each from its offset on."""
+    reader = spark.readStream.format("kafka").options(**options(client))
+    reader = reader.option("subscribe", ",".join(sorted({topic for topic, _ in starts})))
+    reader = reader.option("startingOffsets", offsets_json(starts))
+    if max_offsets is not None:
+        reader = reader.option("maxOffsetsPerTrigger", max_offsets)
+    if min_partitions is not None:
+        reader = reader.option("minPartitions", min_partitions)
+    return reader.load()
+
+
+def batch(
+    spark: SparkSession,
+    client: Mapping[str, str],
+    starts: Offsets,
+    ends: Offsets,
+    *,
+    min_partitions: int | None = None,
+) -> DataFrame:
+    """What lies between these offsets, and nothing else: the same today and tomorrow (rule 68)."""
+    reader = spark.read.format("kafka").options(**options(client))
+    reader = reader.option("subscribe", ",".join(sorted(_topics(starts))))
+    reader = reader.option("startingOffsets", offsets_json(starts)).option(
+        "endingOffsets", offsets_json(ends)
+    )
+    if min_partitions is not None:
+        reader = reader.option("minPartitions", min_partitions)
+    return reader.load()
+
+
+def _topics(places: Collection[Place]) -> set[str]:
+    return {topic for topic, _ in places}
+
+
+def _quoted(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"')

@@ -1,0 +1,226 @@
+"""`tallymark tally run`: outbox = log = inbox, on Spark. Digests per window first, single messages where they differ.
+
+The order of reading (store/postgres/tally.py) keeps a running system from looking broken. Windows that are certified
+are not read again, unless the log says something new of them.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from tallymark.lifecycle import Verdict
+from tallymark.pipeline.reconcilecells import Cells
+from tallymark.pipeline.reconcilecertify import closed, reopened, statements
+from tallymark.pipeline.reconcilefiles import FindingFiles
+from tallymark.pipeline.reconcilefirst import FirstLook
+from tallymark.pipeline.reconcileframes import Reading, frames_of, stray_ids
+from tallymark.pipeline.reconcileground import Ground, TallyConfig, choose_range, look
+from tallymark.pipeline.reconcilejudge import Judge
+from tallymark.pipeline.reconcilemarks import faulty, recorded, single_of, singles
+from tallymark.pipeline.reconcileplain import plain
+from tallymark.pipeline.reconcileports import OutboxSide, Stations
+from tallymark.pipeline.reconcilesources import explained
+from tallymark.tally.findings import Finding, Scope
+from tallymark.tally.records import Horizon, Reader
+from tallymark.tally.report import TallyReport
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_CHUNK = 1000
+_STRAYS = 10_000
+
+
+class Tally:
+    """One run over all outboxes that it is given."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        sources: Stations,
+        config: TallyConfig,
+        *,
+        files: FindingFiles | None = None,
+        progress: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._spark = spark
+        self._sources = sources
+        self._config = config
+        self._files = files
+        self._progress = progress
+        self._inboxes = sources.inboxes()
+        self._first_look = FirstLook(spark, sources, config, progress)
+
+    def run(self) -> TallyReport:
+        report = TallyReport(limit=self._config.limit)
+        with explained():
+            for name in self._sources.outboxes:
+                self._outbox(name, report)
+            self._first_look.forget()
+        return report
+
+    def digests(self, name: str) -> tuple[Ground, Cells]:
+        """The digests of everything that the outbox still has: what `tally verify` compares."""
+        with explained():
+            ground = look(self._sources, name, self._config)
+            choose_range(ground, self._sources, self._config)
+            return ground, self._first_look.cells(ground)
+
+    def _outbox(self, name: str, report: TallyReport) -> None:
+        producer, findings = self._sources.producer(name), self._sources.findings(name)
+        self._progress(f"{name}: how far everybody has come")
+        ground = look(self._sources, name, self._config)
+        report.remarks += [
+            f"{label} is left out: it keeps its positions in Kafka, and nobody can say what it has passed"
+            for label in ground.left_out
+        ]
+        choose_range(ground, self._sources, self._config)
+        ground.parked = producer.parked(ground.first, ground.upto)
+        cells = self._first_look.cells(ground)
+        if again := self._reopened(ground, cells):
+            # Something new was logged of windows that were certified: they are looked at as if they never were.
+            report.remarks.append(f"{name}: the log says something new of {len(again)} certified windows")
+            ground.first, ground.read_from = min(again) * ground.rows, dict(ground.starts)
+            ground.parked = producer.parked(ground.first, ground.upto)
+            cells = self._first_look.cells(ground)
+        report.rows = ground.rows
+        reading = self._reading(ground, cells)
+        if reading.cut:
+            report.remarks.append(
+                f"{name}: more than {_STRAYS:,} records claim no position; whether one beyond those is a copy of ours"
+                " was not looked up"
+            )
+        self._count(ground, cells, reading, report)
+        whole = not self._config.filtered and ground.first <= ground.lowest
+        consumers = ("", *ground.consumers) if self._config.consumers else None
+        scope = Scope(
+            ground.first,
+            ground.upto - 1,
+            self._config.topics or None,
+            consumers,
+            whole=whole,
+            lowest=ground.view.outbox_from,
+        )
+        run = uuid.uuid4()
+        found = self._found(ground, cells, reading, report)
+        if self._files is not None:
+            found = self._files.passing(found, scope, outbox_id=ground.view.outbox_id, run=str(run))
+        if not self._config.keep or findings is None:
+            for _ in found:
+                pass
+            return
+        findings.begin(run, scope, who=self._config.who)
+        findings.keep(run, scope, found)
+        if not self._config.filtered:
+            bad = {number for outbox, number in report.by_window if outbox == ground.view.outbox_id}
+            report.certified += len(findings.certify(statements(ground, cells, bad)))
+        findings.end(run, {**report.as_json(), "findings": report.found})
+
+    def _reopened(self, ground: Ground, cells: Cells) -> set[int]:
+        return set() if self._config.filtered else reopened(ground, cells)
+
+    def _reading(self, ground: Ground, cells: Cells) -> Reading:
+        """Windows to look into: those that differ, or hold something out of order, unfinished or resent."""
+        rows, view = ground.rows, ground.view
+        chosen = cells.differing({label: each.topics for label, each in ground.consumers.items()})
+        chosen |= cells.misapplied_in | self._first_look.reordered(ground, cells)
+        chosen |= {row.position // rows for row in ground.parked}
+        chosen |= {at // rows for each in ground.consumers.values() for at in each.unfinished}
+        for position, of in view.resends:
+            # A message and its resends are judged together.
+            chosen |= {position // rows, of // rows}
+        strays: list[str] = []
+        cut = False
+        if cells.nameless:
+            strays = stray_ids(self._spark, self._sources, ground, limit=_STRAYS)
+            cut = len(strays) >= _STRAYS
+            known = self._sources.producer(ground.name).positions_of(strays)
+            strays = strays if known else []
+            chosen |= {at // rows for at in known}
+        low, high = ground.first // rows, max(ground.upto - 1, 0) // rows
+        if self._config.until is None:
+            # Positions that nobody has drawn are claimed by phantoms only.
+            high = max([high, *cells.log])
+        return Reading(sorted(n for n in chosen & set(cells.numbers()) if low <= n <= high), strays, cut)
+
+    def _count(self, ground: Ground, cells: Cells, reading: Reading, report: TallyReport) -> None:
+        low, high = ground.first // ground.rows, max(ground.upto - 1, 0) // ground.rows
+        numbers = [number for number in cells.numbers() if low <= number <= high]
+        report.windows += len(numbers)
+        report.differing += len(reading.numbers)
+        report.open_windows += sum(not closed(ground, cells, number) for number in numbers)
+        for number in set(numbers) - set(reading.numbers):
+            report.judged(Verdict.DELIVERED, cells.outbox_of(number).count)
+        if ground.first <= ground.lowest:
+            # Still in the log, and dropped from the outbox.
+            forgotten = [cells.log_of(number) for number in cells.log if number < low]
+            report.judged(Verdict.CANNOT_KNOW, sum(digest.count for digest in forgotten))
+        nameless = sum(cell.digest.count for cell in cells.nameless.values())
+        report.judged(Verdict.FOREIGN, nameless + cells.others)
+
+    def _found(
+        self, ground: Ground, cells: Cells, reading: Reading, report: TallyReport
+    ) -> Iterator[Finding]:
+        """The second look."""
+        if not reading.numbers:
+            return
+        self._progress(f"{ground.name}: single messages of {len(reading.numbers)} windows")
+        horizon = self._horizon(ground, cells)
+        frames = frames_of(
+            self._spark,
+            self._sources,
+            ground,
+            cells,
+            reading,
+            behind=self._first_look.behind,
+            misapplied=self._first_look.misapplied,
+            tasks=self._config.tasks,
+        )
+        rows = recorded(frames, horizon).persist()
+        seen = plain(rows, horizon).persist()
+        suspects = seen.where("not plain").select("id")
+        looked = singles(rows.join(suspects, "id", "left_semi"), horizon).persist()
+        try:
+            delivered = seen.where("plain").count() + looked.count()
+            others, copied = self._others(ground.name), self._sources.log.is_copy
+            judge = Judge(ground, cells, horizon, self._inboxes, others, copied=copied)
+            found = faulty(looked).toLocalIterator()
+            while chunk := [single_of(row) for row in islice(found, _CHUNK)]:
+                delivered -= len(chunk)
+                for judged in judge.judged(chunk):
+                    # What claims no position was counted as foreign already.
+                    if judged.verdict is not Verdict.FOREIGN:
+                        report.judged(judged.verdict)
+                    for finding in judged.findings:
+                        report.add(ground.view.outbox_id, finding)
+                        yield finding
+            report.judged(Verdict.DELIVERED, delivered)
+        finally:
+            for frame in (looked, seen, rows):
+                frame.unpersist()
+
+    def _others(self, name: str) -> Sequence[OutboxSide]:
+        return [self._sources.producer(other) for other in self._sources.outboxes if other != name]
+
+    def _horizon(self, ground: Ground, cells: Cells) -> Horizon:
+        readers = {}
+        for label, view in ground.consumers.items():
+            beginnings = {}
+            for place, offset in view.next_offsets.items():
+                begun = cells.beginning(label, view, place)
+                beginnings[place] = offset if begun is None else begun
+            known_for = (ground.view.at - view.created_at).total_seconds()
+            readers[label] = Reader(
+                view.topics, view.next_offsets, beginnings, known_for, view.kept_from_ms, view.ordered
+            )
+        return Horizon(
+            readers,
+            ground.view.outbox_from,
+            # Where reading began behind the log's start, nothing of these windows lies before that.
+            {place: start for place, start in ground.starts.items() if start >= ground.read_from[place]},
+            ground.expires_after_s,
+            self._config.late_after.total_seconds(),
+        )

@@ -1,0 +1,249 @@
+"""The first look: a digest per window and station, summed where the rows are. Where these agree, no message is read.
+
+A cell of the outbox is (window, topic); of the log (window, topic, partition); of an inbox (consumer, window, topic).
+What was kept and what was applied are compared by their place in the log, because effects know no position: cells of
+(consumer, topic, partition, bucket of offsets).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from tallymark.pipeline.reconcilerecords import halves, limbs
+from tallymark.store.postgres.tally import ConsumerView
+from tallymark.tally.digest import Digest
+from tallymark.tally.records import Place
+from tallymark.tally.windows import Window
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+# Of offsets: where one effect of it is wrong, all windows that it holds messages of are looked into.
+BUCKET = 10_000
+Bucket = tuple[str, str, int, int]
+
+
+@dataclass(slots=True)
+class LogCell:
+    """A window's messages in one partition."""
+
+    digest: Digest
+    low: int
+    high: int
+    # The highest position that one of them stands behind.
+    behind: int | None = None
+
+
+def _by_window() -> dict[int, dict[Any, Any]]:
+    return defaultdict(dict)
+
+
+@dataclass(slots=True)
+class Cells:
+    """All cells of a run, by window number (position divided by the window's rows)."""
+
+    rows: int
+    outbox: dict[int, dict[str, Digest]] = field(default_factory=_by_window)
+    ids: dict[int, tuple[str, str]] = field(default_factory=dict)
+    log: dict[int, dict[Place, LogCell]] = field(default_factory=_by_window)
+    # Records that claim no position: how many, and where.
+    nameless: dict[Place, LogCell] = field(default_factory=dict)
+    # Records that claim positions of another outbox, which writes into the same topics.
+    others: int = 0
+    # The lowest and the highest position of each lane in each partition.
+    firsts: dict[tuple[str, int, int], int] = field(default_factory=dict)
+    lasts: dict[tuple[str, int, int], int] = field(default_factory=dict)
+    # By consumer, window and topic.
+    inbox: dict[str, dict[int, dict[str, Digest]]] = field(default_factory=lambda: defaultdict(_by_window))
+    beginnings: dict[tuple[str, str, int], int] = field(default_factory=dict)
+    # The lowest and the highest offset that a window's messages were kept or applied from, by partition.
+    kept_between: dict[tuple[int, Place], tuple[int, int]] = field(default_factory=dict)
+    kept_at: dict[Bucket, Digest] = field(default_factory=dict)
+    windows_at: dict[Bucket, set[int]] = field(default_factory=lambda: defaultdict(set))
+    applied_at: dict[Bucket, Digest] = field(default_factory=dict)
+    # Windows with effects that were made out of order, or stand elsewhere than they were kept from.
+    misapplied_in: set[int] = field(default_factory=set)
+
+    def stood_at(self, number: int, place: Place, low: int, high: int) -> None:
+        known = self.kept_between.get((number, place), (low, high))
+        self.kept_between[number, place] = min(low, known[0]), max(high, known[1])
+
+    def beginning(self, label: str, view: ConsumerView, place: Place) -> int | None:
+        """Where a consumer began in a partition: as it was written down then, or its lowest message."""
+        known = [view.starts.get(place), self.beginnings.get((label, *place))]
+        return min((each for each in known if each is not None), default=None)
+
+    def numbers(self) -> list[int]:
+        return sorted(
+            self.outbox.keys() | self.log.keys() | {w for each in self.inbox.values() for w in each}
+        )
+
+    def window(self, number: int) -> Window:
+        return Window(number * self.rows, (number + 1) * self.rows)
+
+    def outbox_of(self, number: int) -> Digest:
+        return sum(self.outbox.get(number, {}).values(), Digest())
+
+    def log_of(self, number: int, topics: Collection[str] | None = None) -> Digest:
+        cells = self.log.get(number, {}).items()
+        return sum((cell.digest for (t, _), cell in cells if topics is None or t in topics), Digest())
+
+    def inbox_of(self, consumer: str, number: int) -> Digest:
+        return sum(self.inbox.get(consumer, {}).get(number, {}).values(), Digest())
+
+    def ends_of(self, number: int) -> dict[Place, int]:
+        return {place: cell.high for place, cell in self.log.get(number, {}).items()}
+
+    def stood_in_log(self, numbers: Iterable[int]) -> Iterator[tuple[Place, LogCell]]:
+        """Where messages of these windows stand."""
+        for number in numbers:
+            yield from self.log.get(number, {}).items()
+
+    def differing(self, readers: Mapping[str, frozenset[str]]) -> set[int]:
+        """Windows whose stations do not hold the same messages; readers are consumers with their topics."""
+        found: set[int] = set()
+        for number in self.numbers():
+            same = self.outbox_of(number).same_messages(self.log_of(number)) and all(
+                self.log_of(number, topics).same_messages(self.inbox_of(name, number))
+                for name, topics in readers.items()
+            )
+            if not same:
+                found.add(number)
+        for bucket in self.unlike():
+            found |= self.windows_at[bucket]
+        return found
+
+    def overtaken(self) -> list[int]:
+        """Windows among whose records order is decided: from one that stands behind another, up to that other one.
+
+        By lanes, which is cheap to see; by keys most of them are in order. One of its key may stand in between.
+        """
+        found: set[int] = set()
+        for number, places in self.log.items():
+            for cell in places.values():
+                if cell.behind is not None:
+                    found.update(range(number, cell.behind // self.rows + 1))
+        return sorted(found & self.log.keys())
+
+    def unlike(self) -> list[Bucket]:
+        """Stretches of the log of which not the same was kept and applied."""
+        return [
+            bucket
+            for bucket in self.kept_at.keys() | self.applied_at.keys()
+            if not self.kept_at.get(bucket, Digest()).same_messages(self.applied_at.get(bucket, Digest()))
+        ]
+
+
+def add_outbox(cells: Cells, rows: Iterable[Any]) -> None:
+    for row in rows:
+        window = cells.outbox[row.w]
+        window[row.topic] = window.get(row.topic, Digest()) + _digest(row, "l")
+        low, high = cells.ids.get(row.w, (row.low, row.high))
+        cells.ids[row.w] = min(low, row.low), max(high, row.high)
+
+
+def add_inbox(
+    cells: Cells, rows: Iterable[Any], label: Mapping[str, str], sources: Collection[str] | None = None
+) -> None:
+    """`label`: what each consumer of this database is called in this run; `sources`: whose positions count, or all."""
+    for row in rows:
+        if (consumer := label.get(row.consumer)) is None:
+            continue
+        ours = sources is None or row.source in sources
+        if row.w is not None and ours:
+            window = cells.inbox[consumer][row.w]
+            window[row.topic] = window.get(row.topic, Digest()) + _digest(row, "l")
+        bucket = (consumer, row.topic, row.partition, row.bucket)
+        cells.kept_at[bucket] = cells.kept_at.get(bucket, Digest()) + _digest(row, "i")
+        if row.w is not None and ours:
+            cells.windows_at[bucket].add(row.w)
+        if row.low is not None:
+            place = (consumer, row.topic, row.partition)
+            cells.beginnings[place] = min(row.low, cells.beginnings.get(place, row.low))
+            if row.w is not None and ours:
+                cells.stood_at(row.w, (row.topic, row.partition), row.low, row.high)
+
+
+def add_effects(cells: Cells, rows: Iterable[Any], label: Mapping[str, str]) -> None:
+    for row in rows:
+        if (consumer := label.get(row.consumer)) is not None:
+            bucket = (consumer, row.topic, row.partition, row.bucket)
+            cells.applied_at[bucket] = cells.applied_at.get(bucket, Digest()) + _digest(row, "i")
+
+
+def log_sums(records: DataFrame, *, rows: int, lanes: int, parked: Iterable[int]) -> DataFrame:
+    """One pass over the log: sums per window and partition, and what stands behind a higher position of its lane."""
+    from pyspark.sql import Window as Over
+    from pyspark.sql import functions as F
+
+    # What was parked came out of turn: it does not say where the log begins.
+    late = sorted(parked)
+    narrow = records.select(
+        "topic",
+        "partition",
+        "offset",
+        "position",
+        "source",
+        # A key's slot is a hash of it, and one lane has them all.
+        (F.col("slot") % lanes if lanes > 1 else F.lit(0)).alias("lane"),
+        *(half.alias(name) for half, name in zip(halves(F.col("digest")), ("a", "b"), strict=True)),
+    )
+    before = (
+        Over.partitionBy("topic", "partition", "source", "lane")
+        .orderBy("offset")
+        .rowsBetween(Over.unboundedPreceding, -1)
+    )
+    placed = narrow.withColumn("highest", F.max("position").over(before)).withColumn(
+        "behind", F.when(F.col("position") < F.col("highest"), F.col("highest"))
+    )
+    in_turn = F.col("position") if not late else F.when(~F.col("position").isin(late), F.col("position"))
+    return placed.groupBy(
+        "topic", "partition", "source", "lane", F.expr(f"position div {rows}").alias("w")
+    ).agg(
+        F.count("*").alias("n"),
+        *(F.sum(each).alias(f"l{at}") for at, each in enumerate(limbs(F.col("a"), F.col("b")))),
+        F.min("offset").alias("low"),
+        F.max("offset").alias("high"),
+        F.count("behind").alias("inversions"),
+        F.max("behind").alias("behind"),
+        F.min(in_turn).alias("first"),
+        F.max("position").alias("last"),
+    )
+
+
+def add_log(cells: Cells, rows: Iterable[Any], sources: Collection[str] | None = None) -> None:
+    """`sources`: whose positions count, if not all."""
+    for row in rows:
+        if row.w is not None and sources is not None and row.source not in sources:
+            cells.others += row.n
+            continue
+        cell = LogCell(_digest(row, "l", inversions=row.inversions), row.low, row.high, row.behind)
+        if row.w is None:
+            _merge(cells.nameless, (row.topic, row.partition), cell)
+            continue
+        _merge(cells.log[row.w], (row.topic, row.partition), cell)
+        place = (row.topic, row.partition, row.lane)
+        cells.lasts[place] = max(row["last"], cells.lasts.get(place, 0))
+        if row["first"] is not None:
+            cells.firsts[place] = min(row["first"], cells.firsts.get(place, row["first"]))
+
+
+def _merge(into: dict[Place, LogCell], key: Place, cell: LogCell) -> None:
+    if (known := into.get(key)) is not None:
+        both = [each for each in (known.behind, cell.behind) if each is not None]
+        cell = LogCell(
+            known.digest + cell.digest,
+            min(known.low, cell.low),
+            max(known.high, cell.high),
+            max(both, default=None),
+        )
+    into[key] = cell
+
+
+def _digest(row: Any, prefix: str, *, inversions: int = 0) -> Digest:
+    return Digest(
+        row.n, (row[f"{prefix}0"], row[f"{prefix}1"], row[f"{prefix}2"], row[f"{prefix}3"]), inversions
+    )

@@ -1,0 +1,206 @@
+"""What a tally stands on: an outbox, its topics and consumers, how far each has come, and which positions to look at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from tallymark.errors import Problem, UsageError
+from tallymark.pipeline.reconcileports import Stations
+from tallymark.store.postgres.tally import ConsumerView, ProducerView
+from tallymark.tally.certificates import Statement, newest
+from tallymark.tally.records import ParkedRow, Place
+from tallymark.tally.trace import LATE_AFTER
+from tallymark.tally.windows import ROWS
+
+# Clocks differ: how much earlier than it was added a message may seem to have been logged.
+_SKEW = timedelta(minutes=10)
+
+
+@dataclass(frozen=True, slots=True)
+class TallyConfig:
+    """What a run looks at, and what it does with it."""
+
+    since: datetime | None = None
+    until: datetime | None = None
+    topics: tuple[str, ...] = ()
+    consumers: tuple[str, ...] = ()
+    # Look at certified windows too.
+    everything: bool = False
+    keep: bool = True
+    window_rows: int | None = None
+    late_after: timedelta = LATE_AFTER
+    limit: int = 1000
+    who: str = "tallymark"
+    # Queries that run side by side on each database.
+    tasks: int = 4
+
+    @property
+    def filtered(self) -> bool:
+        return bool(self.since or self.until or self.topics or self.consumers)
+
+
+@dataclass(slots=True)
+class Ground:
+    """One outbox as a run sees it. Read in this order, field by field."""
+
+    name: str
+    view: ProducerView
+    topics: list[str]
+    partitions: dict[str, int]
+    # After so many seconds retention may drop a message of a topic.
+    expires_after_s: dict[str, float]
+    starts: dict[Place, int]
+    ends: dict[Place, int]
+    consumers: dict[str, ConsumerView]
+    # Positions from `first` up to, and without, `upto`, in windows of so many rows; the log from `read_from` on.
+    first: int
+    upto: int
+    rows: int
+    read_from: dict[Place, int]
+    parked: list[ParkedRow] = field(default_factory=list)
+    # What its messages name as their source (ce_source); None where nobody else writes into its topics.
+    sources: frozenset[str] | None = None
+    # Consumers that nobody can follow.
+    left_out: list[str] = field(default_factory=list)
+    # Of windows that are certified, by number: between which offsets their messages stood then.
+    certified: dict[int, Mapping[str, tuple[int, int]]] = field(default_factory=dict)
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether it begins behind windows that are certified, and reads nothing of them again."""
+        return self.first > self.lowest and any(
+            self.read_from[place] > at for place, at in self.starts.items()
+        )
+
+    @property
+    def since(self) -> dict[Place, int]:
+        """From which offsets on inboxes are read; empty where all of them is."""
+        return self.read_from if self.goes_on else {}
+
+    @property
+    def lowest(self) -> int:
+        """Where the lowest window begins that the outbox still has."""
+        return self.view.outbox_from - self.view.outbox_from % self.rows
+
+    def labels_in(self, database: str) -> dict[str, str]:
+        """What the consumers of a database are called in this run, by their names there."""
+        return {view.name: label for label, view in self.consumers.items() if view.database == database}
+
+
+def look(sources: Stations, name: str, config: TallyConfig) -> Ground:
+    """How far everybody has come: the relay first, then the log's ends, then the consumers."""
+    view = sources.producer(name).view()
+    if missing := sorted(set(config.topics) - set(view.topics)):
+        raise UsageError(
+            f"no relay has sent anything of {name} to topic {missing[0]}",
+            remedy=f"topics of {name}: {', '.join(sorted(view.topics)) or 'none yet'}",
+        )
+    topics = [each for each in sorted(view.topics) if not config.topics or each in config.topics]
+    facts = sources.log.facts(topics)
+    for topic in topics:
+        if topic not in facts:
+            raise Problem(
+                f"topic {topic} of {name} is not in {sources.log.name}",
+                remedy="leave it out: --topic the others",
+            )
+        if facts[topic].topic_id != view.topics[topic][0]:
+            raise Problem(
+                f"topic {topic} was deleted and made anew: the outbox speaks of another log",
+                remedy=f"`tallymark topics accept {topic}` where that was meant",
+            )
+    bounds = sources.log.bounds(topics)
+    starts = {place: start for place, (start, _) in bounds.items()}
+    consumers = _consumers(sources, topics, config)
+    return Ground(
+        name=name,
+        view=view,
+        topics=topics,
+        partitions={topic: count for topic, (_, count) in view.topics.items()},
+        expires_after_s={
+            topic: each.expires_after_s for topic, each in facts.items() if each.expires_after_s is not None
+        },
+        starts=starts,
+        ends={place: end for place, (_, end) in bounds.items()},
+        consumers={label: view for label, view in consumers.items() if not view.placeless},
+        left_out=sorted(label for label, view in consumers.items() if view.placeless),
+        first=0,
+        upto=view.frontier.last_position + 1,
+        rows=config.window_rows or ROWS,
+        read_from=dict(starts),
+    )
+
+
+def choose_range(ground: Ground, sources: Stations, config: TallyConfig) -> None:
+    """Which positions, and the log from where on: behind what is certified, unless told otherwise."""
+    producer = sources.producer(ground.name)
+    chain = _certified(sources, ground.name)
+    if chain:
+        rows = chain[0].window.end - chain[0].window.start
+        if config.window_rows not in (None, rows):
+            raise UsageError(
+                f"windows of {ground.name} are of {rows} rows: certificates were given for them",
+                remedy="leave --window out",
+            )
+        ground.rows = rows
+        ground.certified = {said.window.start // rows: said.offsets for said in chain}
+    ground.first = ground.lowest
+    if config.since is not None:
+        since = producer.position_since(config.since)
+        ground.first = ground.upto if since is None else since - since % ground.rows
+        # The whole window is looked at: also what was added to it before.
+        begun = min(config.since, producer.added_at(ground.first) or config.since)
+        moment = int((begun - _SKEW).timestamp() * 1000)
+        early = sources.log.at_time(list(ground.starts), moment)
+        ground.read_from = {place: max(at, early.get(place, at)) for place, at in ground.starts.items()}
+    elif not config.everything and not config.filtered:
+        for said in chain:
+            if said.window.start > ground.first:
+                break
+            if said.window.end > ground.first:
+                ground.first = said.window.end
+                resume = {_place(text): offset for text, offset in said.resume.items()}
+                ground.read_from = {
+                    place: max(start, resume.get(place, start)) for place, start in ground.starts.items()
+                }
+    if config.until is not None:
+        until = producer.position_since(config.until)
+        ground.upto = ground.upto if until is None else min(ground.upto, until)
+
+
+def _certified(sources: Stations, name: str) -> list[Statement]:
+    """By window; of one that was certified again the last word counts."""
+    findings = sources.findings(name)
+    chain = [] if findings is None else findings.chain()
+    return sorted((each.said for each in newest(chain)), key=lambda said: said.window)
+
+
+def _consumers(sources: Stations, topics: Iterable[str], config: TallyConfig) -> dict[str, ConsumerView]:
+    """By name, or by database and name where two databases have one of that name."""
+    found = [view for inbox in sources.inboxes().values() for view in inbox.views()]
+    names = [view.name for view in found]
+    labelled = {
+        view.name if names.count(view.name) == 1 else f"{view.database}/{view.name}": view for view in found
+    }
+    if unknown := sorted(set(config.consumers) - set(labelled)):
+        raise UsageError(
+            f"there is no consumer {unknown[0]}",
+            remedy=f"known: {', '.join(sorted(labelled)) or 'none in the databases that were given'}",
+        )
+    read = set(topics)
+    return {
+        label: view
+        for label, view in labelled.items()
+        if view.topics & read and (not config.consumers or label in config.consumers)
+    }
+
+
+def place_text(place: Place) -> str:
+    """A partition as certificates write it."""
+    return f"{place[0]}/{place[1]}"
+
+
+def _place(text: str) -> Place:
+    topic, _, partition = text.rpartition("/")
+    return topic, int(partition)

@@ -1,0 +1,159 @@
+"""From Spark's rows to findings: what a window cannot show by itself is looked up here, a thousand messages at a time.
+
+Where the log starts behind a message (its partition must be worked out), whether an inbox has it under another
+position (a resend, or the same id written twice), and whether it is another outbox's that writes into the same topic.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+
+from tallymark.broker.partition import partition_of
+from tallymark.lifecycle import Verdict
+from tallymark.pipeline.reconcilecells import Cells
+from tallymark.pipeline.reconcileground import Ground
+from tallymark.pipeline.reconcilemarks import Single
+from tallymark.pipeline.reconcileports import InboxSide, OutboxSide
+from tallymark.tally.findings import Finding, evidence
+from tallymark.tally.history import gone
+from tallymark.tally.records import Horizon, Row
+from tallymark.tally.verdicts import FINDINGS, Marks, into_consumer, into_log, worst
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Judged:
+    """A message, its verdict and what has to be looked at."""
+
+    single: Single
+    verdict: Verdict
+    findings: list[Finding]
+
+
+class Judge:
+    """For one outbox."""
+
+    def __init__(
+        self,
+        ground: Ground,
+        cells: Cells,
+        horizon: Horizon,
+        inboxes: Mapping[str, InboxSide],
+        others: Sequence[OutboxSide],
+        *,
+        copied: bool = False,
+    ) -> None:
+        """`copied`: the log is an archive, and may not have come to what was sent."""
+        self._ground = ground
+        self._firsts = cells.firsts
+        self._horizon = horizon
+        self._inboxes = inboxes
+        self._others = others
+        self._lasts = cells.lasts if copied else None
+
+    def judged(self, singles: Sequence[Single]) -> Iterator[Judged]:
+        """Their verdicts; messages that are another outbox's are left out."""
+        elsewhere = self._elsewhere([each.id for each in singles if each.in_log[0] is Verdict.PHANTOM])
+        looked = [self._looked_up(each) for each in singles if each.id not in elsewhere]
+        has = self._has(looked)
+        for single in looked:
+            yield self._judged(single, has)
+
+    def _judged(self, single: Single, has: Mapping[str, set[str]]) -> Judged:
+        verdicts = [("", single.common, *into_log(single.common))]
+        if verdicts[0][2] is not Verdict.FOREIGN:
+            for name, marks in single.at_consumers.items():
+                verdict, stage = into_consumer(marks)
+                if verdict is Verdict.LOST_IN_INBOX and single.id in has.get(name, ()):
+                    verdict = Verdict.DELIVERED
+                verdicts.append((name, marks, verdict, stage))
+        found = [
+            Finding(
+                single.id,
+                single.key,
+                single.topic or "",
+                single.partition,
+                single.offset,
+                single.position,
+                name,
+                stage,
+                verdict,
+                evidence(verdict, stage, marks, name),
+            )
+            for name, marks, verdict, stage in verdicts
+            if verdict in FINDINGS
+        ]
+        return Judged(single, worst(*(each[2] for each in verdicts)), found)
+
+    def _looked_up(self, single: Single) -> Single:
+        """With what is known of a log that starts behind it."""
+        if single.common.copies or not single.common.sent:
+            return single
+        partition = self._partition(single)
+        if self._is_ahead(single, partition):
+            return dataclasses.replace(
+                single,
+                common=_on_its_way(single.common),
+                at_consumers={name: _on_its_way(marks) for name, marks in single.at_consumers.items()},
+            )
+        row = Row(
+            single.id,
+            single.position or 0,
+            "",
+            single.topic,
+            single.key,
+            age_s=single.age_s,
+            partition=partition,
+            lane=single.lane or 0,
+        )
+        # What was parked came out of turn: its position says nothing of its place.
+        how = gone(row, self._horizon, {} if single.parked_once else self._firsts)
+        place = (single.topic, partition if partition is not None else -1)
+        start = self._horizon.log_starts.get(place, 0)
+
+        def at_consumer(name: str, marks: Marks) -> Marks:
+            position = self._horizon.readers[name].next_offsets.get(place, 0)
+            return dataclasses.replace(marks, gone=how, overtaken=position < start)
+
+        return dataclasses.replace(
+            single,
+            partition=single.partition if single.partition is not None else partition,
+            common=dataclasses.replace(single.common, gone=how),
+            at_consumers={name: at_consumer(name, marks) for name, marks in single.at_consumers.items()},
+        )
+
+    def _is_ahead(self, single: Single, partition: int | None) -> bool:
+        """Whether the copy of the log ends before it: nothing of its lane stands there behind it."""
+        if self._lasts is None:
+            return False
+        place = (single.topic, -1 if partition is None else partition, single.lane or 0)
+        return (single.position or 0) > self._lasts.get(place, 0)
+
+    def _partition(self, single: Single) -> int | None:
+        if single.row_partition is not None:
+            return single.row_partition
+        count = self._ground.partitions.get(single.topic)
+        return partition_of(single.key, count) if single.key is not None and count else None
+
+    def _has(self, singles: Sequence[Single]) -> dict[str, set[str]]:
+        """Of what seems lost in an inbox: which messages it has all the same."""
+        found = {}
+        for label, view in self._ground.consumers.items():
+            missing = [
+                each.id
+                for each in singles
+                if label in each.at_consumers
+                and into_consumer(each.at_consumers[label])[0] is Verdict.LOST_IN_INBOX
+            ]
+            if missing:
+                found[label] = self._inboxes[view.database].kept(view.name, missing)
+        return found
+
+    def _elsewhere(self, ids: Sequence[str]) -> set[str]:
+        if not ids or not self._others:
+            return set()
+        return {id_ for other in self._others for id_ in other.known(ids)}
+
+
+def _on_its_way(marks: Marks) -> Marks:
+    return dataclasses.replace(marks, sent=0, waiting=marks.sent, old=False)

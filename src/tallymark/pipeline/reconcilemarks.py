@@ -1,0 +1,328 @@
+"""The second look: single messages. Union of what the stations recorded, one group-by on the id, then the rules as SQL.
+
+Union and group-by, not an outer join: the same cost, and it shows copies, which a join hides. The result holds for each
+message the marks of tally/verdicts.py and the verdicts by its rules; tally/history.py is the definition of both.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+
+from tallymark.lifecycle import Stage, Verdict
+from tallymark.tally.records import Horizon, Reader
+from tallymark.tally.verdicts import INTO_CONSUMER, INTO_LOG, Marks, Rule
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+_SCHEMA = (
+    "id string, station string, position bigint, digest string, topic string, key binary, partition int, "
+    "offset bigint, lane int, age_s double, source string, consumer string, state string, covered boolean"
+)
+_COLUMNS = tuple(each.split()[0] for each in _SCHEMA.split(", "))
+_TYPES = dict(each.split() for each in _SCHEMA.split(", "))
+_COMMON = tuple(field.name for field in dataclasses.fields(Marks))[
+    : [field.name for field in dataclasses.fields(Marks)].index("owed")
+]
+# Of a message's rows of `recorded`, at any consumer.
+COUNTS = {
+    "rows": "count_if(station = 'outbox')",
+    "covered": "count_if(station = 'outbox' and covered)",
+    "copies": "count_if(station = 'log')",
+    "kept_anywhere": "count_if(station = 'inbox')",
+}
+_OF_CONSUMER = tuple(field.name for field in dataclasses.fields(Marks))[len(_COMMON) :]
+
+
+@dataclass(frozen=True, slots=True)
+class Frames:
+    """What each station recorded; columns as named in `_SCHEMA`, as far as the station has them."""
+
+    outbox: DataFrame
+    parked: DataFrame
+    log: DataFrame
+    inbox: DataFrame
+    effects: DataFrame
+    queue: DataFrame
+    letters: DataFrame
+    # Of reconcileorder.py: what stands behind a later one of its key; what was applied after one.
+    behind: DataFrame
+    misapplied: DataFrame
+
+
+@dataclass(frozen=True, slots=True)
+class Single:
+    """One message out of Spark: its marks, and where it stands."""
+
+    id: str
+    topic: str
+    key: bytes | None
+    # Of its first copy, else of an inbox.
+    partition: int | None
+    offset: int | None
+    position: int | None
+    # Of the outbox row: the partition that it was added for, its lane, its age.
+    row_partition: int | None
+    lane: int | None
+    age_s: float
+    parked_once: bool
+    common: Marks
+    at_consumers: dict[str, Marks]
+    # What Spark says, before anything is known of a log that starts behind it.
+    in_log: tuple[Verdict, Stage]
+
+
+def recorded(frames: Frames, horizon: Horizon) -> DataFrame:
+    """All that was recorded, in rows of one shape: `station` says by whom."""
+    from pyspark.sql import functions as F
+
+    union = reduce(
+        lambda one, other: one.unionByName(other),
+        [
+            _station(frames.outbox, "outbox"),
+            _station(frames.parked, "parked"),
+            _station(frames.log, "log"),
+            _station(frames.inbox, "inbox"),
+            _station(frames.effects, "effect", state="outcome"),
+            _station(frames.queue, "queue"),
+            _station(frames.letters, "letter"),
+            _station(frames.behind, "behind"),
+            _station(frames.misapplied, "misapplied"),
+        ],
+    )
+    for at, (_, reader) in enumerate(sorted(horizon.readers.items())):
+        union = union.withColumn(f"reached_{at}", _reached(reader)).withColumn(
+            f"passed_{at}", F.col(f"reached_{at}") & (F.col("offset") < offset_of(reader.next_offsets))
+        )
+    return union
+
+
+def singles(rows: DataFrame, horizon: Horizon) -> DataFrame:
+    """Of rows of `recorded`: one per message that the outbox, the log or an inbox has, with its marks and verdicts."""
+    from pyspark.sql import functions as F
+
+    readers = sorted(horizon.readers.items())
+    grouped = rows.groupBy("id").agg(
+        *_common_sums(), *(each for at, (name, _) in enumerate(readers) for each in _consumer_sums(at, name))
+    )
+    marked = _marked(grouped.where("rows + copies + kept_anywhere > 0"), horizon, readers)
+    return marked.withColumn("in_log", F.expr(_case(INTO_LOG))).withColumn(
+        "consumers",
+        F.expr(
+            # Another producer's messages are not ours to follow; nor what a consumer does not read.
+            "filter(consumers, c -> c.reads and in_log.verdict <> 'foreign')"
+        ),
+    )
+
+
+def faulty(judged: DataFrame) -> DataFrame:
+    """Those of which not everything is delivered."""
+    return judged.where(
+        "in_log.verdict <> 'delivered' or exists(consumers, c -> c.said.verdict <> 'delivered')"
+    )
+
+
+def single_of(row: Any) -> Single:
+    """A row of `singles` as values."""
+    common = {name: row[name] for name in _COMMON}
+    return Single(
+        row.id,
+        row.topic,
+        None if row.key is None else bytes(row.key),
+        row.place.partition,
+        row.place.offset,
+        row.position,
+        row.row_partition,
+        row.lane,
+        row.age_s or 0.0,
+        row.parked_once,
+        Marks(**common),
+        {each.name: Marks(**common, **{name: each[name] for name in _OF_CONSUMER}) for each in row.consumers},
+        (Verdict(row.in_log.verdict), Stage(row.in_log.stage)),
+    )
+
+
+def _station(frame: DataFrame, station: str, *, state: str = "state") -> DataFrame:
+    from pyspark.sql import functions as F
+
+    if state != "state":
+        frame = frame.withColumnRenamed(state, "state")
+    return frame.select(
+        *(
+            F.lit(station).alias(name)
+            if name == "station"
+            else (F.col(name) if name in frame.columns else F.lit(None)).cast(_TYPES[name]).alias(name)
+            for name in _COLUMNS
+        )
+    )
+
+
+def offset_of(offsets: Mapping[tuple[str, int], int]) -> Column:
+    """What a consumer's offsets say of a record's place; 0 where they say nothing."""
+    from pyspark.sql import functions as F
+
+    if not offsets:
+        return F.lit(0)
+    pairs = [
+        each
+        for (topic, part), at in sorted(offsets.items())
+        for each in (F.lit(f"{topic}/{part}"), F.lit(at).cast("bigint"))
+    ]
+    place = F.concat_ws("/", F.col("topic"), F.col("partition").cast("string"))
+    return F.coalesce(F.try_element_at(F.create_map(*pairs), place), F.lit(0))
+
+
+def _reached(reader: Reader) -> Column:
+    from pyspark.sql import functions as F
+
+    return (F.col("station") == "log") & (
+        (F.col("offset") >= offset_of(reader.beginnings)) | (F.col("age_s") < reader.known_for_s)
+    )
+
+
+def _count(condition: str) -> str:
+    return f"count_if({condition})"
+
+
+def _set(value: str, condition: str) -> str:
+    return f"collect_set(case when {condition} then {value} end)"
+
+
+def _common_sums() -> list[Column]:
+    from pyspark.sql import functions as F
+
+    texts = {
+        **COUNTS,
+        "parked": _count("station = 'parked' and state not in ('sent', 'discarded')"),
+        "discarded": _count("station = 'parked' and state = 'discarded'"),
+        "parked_once": "coalesce(bool_or(station = 'parked'), false)",
+        "claimed": _set("coalesce(position, -1L)", "station = 'log'"),
+        "positions": _set("position", "station = 'outbox'"),
+        "log_digests": _set("digest", "station = 'log'"),
+        "row_digests": _set("digest", "station = 'outbox'"),
+        "reordered": "coalesce(bool_or(station = 'behind'), false)",
+        "age_s": "coalesce(max(case when station in ('outbox', 'log') then age_s end), 0.0D)",
+        "topic": "max(case when station in ('outbox', 'log', 'inbox') then topic end)",
+        "key": "max(case when station in ('outbox', 'log', 'inbox') then key end)",
+        "place": "coalesce("
+        + "min(case when station = 'log' then named_struct('partition', partition, 'offset', offset) end), "
+        + "min(case when station = 'inbox' then named_struct('partition', partition, 'offset', offset) end), "
+        + "named_struct('partition', cast(null as int), 'offset', cast(null as bigint)))",
+        "position": "coalesce(min(case when station = 'outbox' then position end), "
+        + "min(case when station = 'log' then position end), "
+        + "min(case when station = 'inbox' then position end))",
+        "row_partition": "min(case when station = 'outbox' then partition end)",
+        "lane": "min(case when station = 'outbox' then lane end)",
+    }
+    return [F.expr(text).alias(name) for name, text in texts.items()]
+
+
+def _consumer_sums(at: int, name: str) -> list[Column]:
+    from pyspark.sql import functions as F
+
+    mine = f"consumer = {quoted(name)}"
+    texts = {
+        "kept": _count(f"station = 'inbox' and {mine}"),
+        "inbox_digests": _set("digest", f"station = 'inbox' and {mine}"),
+        "reached": f"coalesce(bool_or(reached_{at}), false)",
+        "passed": f"coalesce(bool_or(passed_{at}), false)",
+        "effects": _count(f"station = 'effect' and {mine} and state = 'applied'"),
+        "finished": _count(f"station = 'effect' and {mine}"),
+        "misapplied": f"coalesce(bool_or(station = 'misapplied' and {mine}), false)",
+        "queued": _count(f"station = 'queue' and {mine}"),
+        "retrying": _count(f"station in ('queue', 'letter') and {mine} and state = 'retrying'"),
+        "dead": _count(f"station = 'letter' and {mine} and state = 'dead'"),
+        "given_up": _count(f"station = 'letter' and {mine} and state = 'discarded'"),
+    }
+    return [F.expr(text).alias(f"{column}__{at}") for column, text in texts.items()]
+
+
+def _marked(grouped: DataFrame, horizon: Horizon, readers: Sequence[tuple[str, Reader]]) -> DataFrame:
+    """From sums to marks."""
+    from pyspark.sql import functions as F
+
+    texts = {
+        "sent": "greatest(0, covered - parked - discarded)",
+        "waiting": "rows - covered",
+        "ours": "array_remove(claimed, -1L)",
+        "positioned": "size(array_remove(claimed, -1L)) > 0 or rows > 0",
+        "forgotten": "size(array_remove(claimed, -1L)) > 0 and array_max(array_remove(claimed, -1L)) < "
+        + str(horizon.outbox_from),
+        "repeats": "greatest(0, copies - greatest(1, rows), copies - size(claimed))",
+        "altered_in_log": "rows > 0 and (size(array_except(log_digests, row_digests)) > 0 "
+        + "or size(array_except(array_remove(claimed, -1L), positions)) > 0)",
+        "gone": "''",
+        "old": f"age_s > {horizon.late_after_s!r}D",
+    }
+    frame = grouped.withColumns({name: F.expr(text) for name, text in texts.items()})
+    return frame.withColumn(
+        "consumers",
+        F.array(*(_of_consumer(at, name, reader) for at, (name, reader) in enumerate(readers)))
+        if readers
+        else F.expr(
+            "cast(array() as array<struct<name: string, reads: boolean, said: struct<verdict: string>>>)"
+        ),
+    )
+
+
+def _of_consumer(at: int, name: str, reader: Reader) -> Column:
+    """A struct of one consumer's marks and its verdict."""
+    from pyspark.sql import functions as F
+
+    digests = "case when size(log_digests) > 0 then log_digests else row_digests end"
+    texts = {
+        "owed": f"reached__{at} or kept__{at} > 0 or copies = 0",
+        "kept": f"kept__{at}",
+        "altered_in_inbox": f"size({digests}) > 0 and size(array_except(inbox_digests__{at}, {digests})) > 0",
+        "passed": f"passed__{at}",
+        # Known only where a log starts behind it: the driver looks there again.
+        "overtaken": "false",
+        "forgotten_in_inbox": _made_before(reader.kept_from_ms),
+        **{
+            each: f"{each}__{at}"
+            for each in ("effects", "finished", "misapplied", "queued", "retrying", "dead", "given_up")
+        },
+    }
+    said = _case(INTO_CONSUMER, {each: f"({text})" for each, text in texts.items()})
+    return F.struct(
+        F.lit(name).alias("name"),
+        F.expr(reads(reader)).alias("reads"),
+        F.expr(said).alias("said"),
+        *(F.expr(text).alias(each) for each, text in texts.items()),
+    )
+
+
+def reads(reader: Reader) -> str:
+    """Whether a consumer reads the topic that stands there."""
+    topics = ", ".join(quoted(topic) for topic in sorted(reader.topics)) or "''"
+    return f"coalesce(topic in ({topics}), false)"
+
+
+def _made_before(milliseconds: int) -> str:
+    moment = "cast(conv(concat(substr(id, 1, 8), substr(id, 10, 4)), 16, 10) as bigint)"
+    is_uuid7 = "id rlike '^[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$'"
+    return f"case when {is_uuid7} then {moment} < {milliseconds} else false end"
+
+
+def _case(rules: Sequence[Rule], values: Mapping[str, str] | None = None) -> str:
+    """The first rule that holds, as one expression. `values`: what names of marks stand for."""
+    branches = " ".join(
+        f"when {_put(rule.sql, values or {})} then "
+        f"named_struct('verdict', '{rule.verdict}', 'stage', '{rule.stage}')"
+        for rule in rules
+    )
+    return f"case {branches} end"
+
+
+def _put(sql: str, values: Mapping[str, str]) -> str:
+    return re.sub(r"'[^']*'|\b[a-z_]+\b", lambda word: values.get(word.group(), word.group()), sql)
+
+
+def quoted(text: str) -> str:
+    """A text as SQL has it."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

@@ -1,0 +1,103 @@
+"""`tallymark tally verify`: the chain of certificates, and what the data say of each window today."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from tallymark.pipeline.reconcilecertify import stated
+from tallymark.tally.certificates import Certificate, Statement, broken_links, differences, newest
+from tallymark.tally.history import id_ms
+
+if TYPE_CHECKING:
+    from tallymark.pipeline.reconcilecells import Cells
+    from tallymark.pipeline.reconcileground import Ground
+
+
+# From when on an inbox knows what it kept, as long as it has dropped nothing: the first moment that an id can name.
+FIRST_ID_MS = 2**32
+
+
+@dataclass(slots=True)
+class Verification:
+    """What came of it."""
+
+    certificates: int = 0
+    # Windows whose data were recomputed; those that retention has (partly) taken since.
+    recomputed: int = 0
+    past: int = 0
+    wrong: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def holds(self) -> bool:
+        return not self.wrong
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "holds": self.holds,
+            "certificates": self.certificates,
+            "recomputed": self.recomputed,
+            "past": self.past,
+            "wrong": self.wrong,
+        }
+
+
+def links(chain: list[Certificate], found: Verification) -> None:
+    """The chain by itself: no data are needed to see that a certificate was changed."""
+    found.certificates += len(chain)
+    by_number = {each.number: each for each in chain}
+    for number, what in broken_links(chain):
+        found.wrong.append({"certificate": number, "window": _window(by_number[number]), "what": what})
+
+
+def data(chain: list[Certificate], ground: Ground, cells: Cells, found: Verification) -> None:
+    """Each certified window once more, from the rows and the log of today."""
+    broken = {each["certificate"] for each in found.wrong}
+    for certificate in newest([each for each in chain if each.number not in broken]):
+        said = certificate.said
+        if said.outbox_id != ground.view.outbox_id:
+            what = f"it was given for outbox {said.outbox_id}, and this is {ground.view.outbox_id}"
+            found.wrong.append(
+                {"certificate": certificate.number, "window": _window(certificate), "what": what}
+            )
+            continue
+        number = said.window.start // ground.rows
+        forgotten = _forgotten(ground, cells, number)
+        if said.window.start < ground.lowest or _expired(said, ground) or forgotten & said.consumers.keys():
+            found.past += 1
+            if said.window.start < ground.lowest:
+                continue
+        now = stated(ground, cells, number, strict=False)
+        if now is None:
+            raise AssertionError("not strict")
+        found.recomputed += 1
+        for what in differences(said, now, log=not _expired(said, ground), without=forgotten):
+            found.wrong.append(
+                {"certificate": certificate.number, "window": _window(certificate), "what": what}
+            )
+
+
+def _expired(said: Statement, ground: Ground) -> bool:
+    """Whether the log has dropped something of the window."""
+    starts = {f"{topic}/{partition}": start for (topic, partition), start in ground.starts.items()}
+    return any(low < starts.get(place, low + 1) for place, (low, _) in said.offsets.items())
+
+
+def _forgotten(ground: Ground, cells: Cells, number: int) -> set[str]:
+    """Consumers whose inbox has dropped what it kept of the time of the window's first message."""
+    if number not in cells.ids:
+        return set()
+    made = id_ms(cells.ids[number][0])
+    return {
+        label
+        for label, view in ground.consumers.items()
+        if view.kept_from_ms > (FIRST_ID_MS if made is None else made)
+    }
+
+
+def _window(certificate: Certificate) -> list[int] | None:
+    try:
+        window = certificate.said.window
+    except (ValueError, KeyError, TypeError):  # what is left of a statement that was tampered with
+        return None
+    return [window.start, window.end]

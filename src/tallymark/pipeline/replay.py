@@ -1,0 +1,215 @@
+"""The job: messages again into a consumer, from Kafka, or from the archive where Kafka no longer has them.
+
+Saved ids keep each once: what the consumer kept before changes nothing. What is new to it goes through its queue, in the
+order of the log, and is applied by its own handlers under their own scheme.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tallymark.crashpoint import reached
+from tallymark.errors import Problem
+from tallymark.inbox.gaps import Bounds
+from tallymark.inbox.identity import is_named, received
+from tallymark.inbox.ports import Received
+from tallymark.pipeline import archivefiles, failures
+from tallymark.pipeline.manifest import Archive, Move, Place, Stored
+from tallymark.store.postgres.replay import Redriven
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+# Messages of one transaction.
+_CHUNK = 2_000
+_SKEW = timedelta(days=1)
+# As identity.received: the last ce_id counts; a message without one is named by its place.
+_ID = (
+    "coalesce(nullif(cast(try_element_at(filter(headers, h -> h.key = 'ce_id'), -1).value as string), ''), "
+    "concat(topic, '/', partition, '/', offset, '@', unix_millis(timestamp)))"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where each part comes from: ranges of Kafka, and files of an archive with what counts in them."""
+
+    kafka: tuple[Move, ...] = ()
+    files: tuple[Stored, ...] = ()
+    # What counts in the files: by place, offsets from start up to, and without, end.
+    archived: tuple[Move, ...] = ()
+
+
+def planned(
+    ends: Mapping[Place, int],
+    starts: Mapping[Place, int],
+    bounds: Mapping[Place, Bounds],
+    *,
+    archive: Archive | None,
+    since_ms: int,
+    strict: bool,
+) -> Source:
+    """What to read from where. `starts` is where Kafka begins at or after the moment asked for. Pure.
+
+    `strict` refuses where something of that time may be in neither: a replay of a period must have all of it.
+    """
+    kafka, archived, files = [], [], []
+    for place, end in sorted(ends.items()):
+        first = bounds[place].first
+        start = max(starts[place], first)
+        if start < end:
+            kafka.append(Move(*place, start, end))
+        if start > first or first == 0:
+            continue  # Kafka has something older than what was asked for: so it has all of it
+        extent = archive.extents.get(place) if archive else None
+        if archive is None or extent is None or extent.next < min(first, end):
+            if strict:
+                raise _nowhere(
+                    place, extent.next if extent else 0, min(first, end), archive=archive is not None
+                )
+            if archive is None or extent is None:
+                continue
+        archived.append(Move(*place, extent.first, min(first, end, extent.next)))
+    if archive is not None and archived:
+        wanted = {move.topic for move in archived}
+        files = [
+            each for each in archive.files.values() if each.topic in wanted and each.logged_ms[1] >= since_ms
+        ]
+    return Source(tuple(kafka), tuple(files), tuple(archived))
+
+
+def _nowhere(place: Place, start: int, end: int, *, archive: bool) -> Problem:
+    where = f"{place[0]}/{place[1]}: offsets {start} to {end - 1}"
+    if archive:
+        return Problem(
+            f"{where} are neither in Kafka nor in the archive",
+            remedy="--incomplete replays the rest, if that is meant",
+        )
+    return Problem(
+        f"{where} are no longer in Kafka, and may be of the time that was asked for",
+        remedy="name the archive that has them with --archive, or say --incomplete",
+    )
+
+
+def since_of(ids: Sequence[str]) -> int:
+    """The earliest time, in milliseconds, at which any of these can have been logged; 0 where an id says nothing."""
+    import uuid
+
+    earliest = None
+    for each in ids:
+        try:
+            found = uuid.UUID(each)
+        except ValueError:
+            return 0
+        if found.version != 7 or is_named(found):
+            return 0
+        moment = found.int >> 80
+        earliest = moment if earliest is None else min(moment, earliest)
+    return max(0, (earliest or 0) - int(_SKEW.total_seconds() * 1000))
+
+
+class Replay:
+    """One replay, read by Spark and written by the driver."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        client: Mapping[str, str],
+        archive: Path | None,
+        redrive: Callable[[Sequence[Received]], Redriven],
+        *,
+        since_ms: int | None = None,
+        ids: Sequence[str] | None = None,
+        note: Callable[[Redriven], None] = lambda _total: None,
+    ) -> None:
+        self._spark = spark
+        self._client = client
+        self._archive = archive
+        self._redrive = redrive
+        self._since_ms = since_ms
+        self._ids = ids
+        self._note = note
+        self.found: set[str] = set()
+        self.total = Redriven()
+        self.from_archive = 0
+
+    def run(self, source: Source) -> Redriven:
+        """The archive's part first: it is older."""
+        try:
+            if source.files:
+                # Files hold several partitions, in no order: put in the log's.
+                rows = chosen(self._old(source), self._since_ms, self._ids)
+                self._drive(rows.orderBy("topic", "partition", "offset"))
+                self.from_archive = self.total.read
+            if source.kafka:
+                # A task has one partition, in order.
+                new = archivefiles.records(archivefiles.between(self._spark, self._client, source.kafka))
+                self._drive(chosen(new, self._since_ms, self._ids))
+        except Exception as error:
+            raise failures.explain(error) from error
+        return self.total
+
+    def _old(self, source: Source) -> DataFrame:
+        if self._archive is None:
+            raise Problem("no archive was named")
+        rows = archivefiles.read(self._spark, self._archive, source.files)
+        return rows.where(" or ".join(_condition(move) for move in source.archived))
+
+    def _drive(self, rows: DataFrame) -> None:
+        """Chunk by chunk, each a transaction: memory does not grow with what is replayed."""
+        stream = rows.toLocalIterator(prefetchPartitions=True)
+        while chunk := list(islice(_messages(stream, self.found if self._ids else None), _CHUNK)):
+            self.total += self._redrive(chunk)
+            reached("replay.chunk")
+            self._note(self.total)
+
+
+def chosen(rows: DataFrame, since_ms: int | None, ids: Sequence[str] | None) -> DataFrame:
+    """Those asked for, with the columns that a message is made of."""
+    named = rows.selectExpr(
+        *("topic", "partition", "offset", "key", "value", "headers"),
+        "unix_millis(timestamp) as logged_ms",
+        f"{_ID} as name",
+    )
+    if since_ms is not None:
+        named = named.where(f"logged_ms >= {since_ms}")
+    if ids is not None:
+        wanted = rows.sparkSession.createDataFrame([(each,) for each in sorted(set(ids))], "name string")
+        named = named.join(wanted.hint("broadcast"), "name", "left_semi")
+    return named
+
+
+def _messages(rows: Iterator[Any], found: set[str] | None) -> Iterator[Received]:
+    for row in rows:
+        if found is not None:
+            found.add(row["name"])
+        yield received(
+            row["topic"],
+            row["partition"],
+            row["offset"],
+            _bytes(row["key"]),
+            _bytes(row["value"]),
+            [(each["key"], _bytes(each["value"])) for each in row["headers"] or ()],
+            row["logged_ms"],
+        )
+
+
+def _bytes(value: bytearray | None) -> bytes | None:
+    return None if value is None else bytes(value)
+
+
+def _condition(move: Move) -> str:
+    topic = move.topic.replace("\\", "\\\\").replace("'", "\\'")
+    return (
+        f"(topic = '{topic}' and partition = {move.partition} "
+        f"and offset >= {move.start} and offset < {move.end})"
+    )
+
+
+def moment_ms(moment: datetime) -> int:
+    return int(moment.astimezone(UTC).timestamp() * 1000)

@@ -1,0 +1,196 @@
+"""The one way to a Spark session: safe settings, our jars, this Python; and a JVM that does not talk over us.
+
+What the promises need cannot be set otherwise (speculative execution runs a task twice at once). The JVM's own
+output goes to a file: a user reads our line, and `--verbose` shows all of it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tallymark.errors import Unreachable, UsageError
+from tallymark.pipeline.scratch import scratch
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LOCAL = "local[*]"
+_JVM_OPTIONS = "spark.driver.extraJavaOptions"
+
+# rules.md 65-73 that belong to the session, and what makes runs alike: times in UTC, overflow is an error.
+SAFE: Mapping[str, str] = {
+    "spark.speculation": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.ansi.enabled": "true",
+    "spark.sql.streaming.stopTimeout": "30000",
+    # A batch that was lost with its executor is read again from Kafka: offsets do not change.
+    "spark.sql.streaming.kafka.useDeprecatedOffsetFetching": "false",
+}
+_QUIET: Mapping[str, str] = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "WARN",
+    # Rows between the JVM and Python: few at a time, because a value may be a megabyte.
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "2000",
+    "spark.sql.shuffle.partitions": "8",
+    "spark.driver.memory": "1g",
+    # A first look at a topic must not wait for the metastore that nobody uses.
+    "spark.sql.catalogImplementation": "in-memory",
+}
+# What a user may not change, and why.
+_REFUSED: Mapping[str, str] = {
+    "spark.speculation": "speculative execution runs a task twice at once",
+    "spark.sql.session.timeZone": "times are in UTC",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SparkPlan:
+    """Where a job runs, and what it takes along."""
+
+    app: str
+    master: str = LOCAL
+    jars: tuple[Path, ...] = ()
+    # Zips and eggs that executors elsewhere need to import us.
+    py_files: tuple[Path, ...] = ()
+    conf: Mapping[str, str] = field(default_factory=dict)
+    java_home: Path | None = None
+    # For the driver's JVM, beside what the user has set.
+    jvm_options: tuple[str, ...] = ()
+
+    @property
+    def is_local(self) -> bool:
+        return self.master.startswith("local")
+
+    def settings(self) -> dict[str, str]:
+        """All settings, the user's own among them."""
+        refused = [
+            f"{name}={value}: {why}"
+            for name, why in _REFUSED.items()
+            if (value := self.conf.get(name)) is not None and value.lower() != SAFE[name].lower()
+        ]
+        if refused:
+            raise UsageError(f"Spark may not run with {refused[0]}", remedy="take it out of --conf")
+        chosen = {**_QUIET, **self.conf, **SAFE, "spark.app.name": self.app, "spark.master": self.master}
+        if self.jars:
+            chosen["spark.jars"] = ",".join(str(jar) for jar in self.jars)
+        if self.py_files:
+            chosen["spark.submit.pyFiles"] = ",".join(str(each) for each in self.py_files)
+        if self.is_local:
+            chosen |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+        return chosen
+
+
+@contextmanager
+def started(plan: SparkPlan, *, verbose: bool = False) -> Iterator[SparkSession]:
+    """A session for the length of a job. With `verbose` the JVM writes to stderr, else to a file beside the job.
+
+    A process has one session: where one is there already, it is used, and left to whoever started it.
+    """
+    from pyspark import SparkContext
+
+    settings = plan.settings()
+    theirs = SparkContext._active_spark_context is not None
+    folder = scratch("spark")
+    try:
+        session = _session(plan, settings, folder, verbose=verbose)
+        try:
+            yield session
+        finally:
+            if not theirs:
+                session.stop()
+                _stop_gateway()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _session(plan: SparkPlan, settings: Mapping[str, str], folder: Path, *, verbose: bool) -> SparkSession:
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1" if plan.is_local else os.environ.get("HOSTNAME", ""))
+    if not os.environ["SPARK_LOCAL_IP"]:
+        del os.environ["SPARK_LOCAL_IP"]
+    if plan.java_home is not None:
+        os.environ["JAVA_HOME"] = str(plan.java_home)
+    builder = SparkSession.builder
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    builder = builder.config("spark.local.dir", os.environ.get("SPARK_LOCAL_DIRS") or str(folder))
+    if plan.jvm_options:
+        theirs = settings.get(_JVM_OPTIONS, "")
+        builder = builder.config(_JVM_OPTIONS, " ".join([*plan.jvm_options, theirs]).strip())
+    said = folder / "jvm.log"
+    try:
+        with _stderr_to(None if verbose else said):
+            session: SparkSession = builder.getOrCreate()
+    except (PySparkException, RuntimeError) as error:
+        raise _not_started(plan, said, error) from error
+    except Exception as error:
+        if type(error).__module__.startswith("py4j"):
+            raise _not_started(plan, said, error) from error
+        raise
+    return session
+
+
+def _not_started(plan: SparkPlan, said: Path, error: Exception) -> Unreachable:
+    text = (said.read_text(errors="replace") if said.is_file() else "") + str(error)
+    if not plan.is_local and ("All masters are unresponsive" in text or "Connection refused" in text):
+        return Unreachable(
+            f"the Spark master {plan.master} cannot be reached", remedy="check --master, and that it runs"
+        )
+    if "Master removed our application" in text:
+        return Unreachable(
+            f"the Spark master {plan.master} could not start executors", remedy="look at the workers' logs"
+        )
+    if "Could not parse Master URL" in text:
+        return Unreachable(
+            f"{plan.master!r} is not a Spark master", remedy="write local[*] or spark://host:port"
+        )
+    last = next(
+        (line for line in reversed(text.splitlines()) if "Exception" in line or "Error" in line), str(error)
+    )
+    return Unreachable(
+        f"Spark did not start: {last.strip()[:300]}", remedy="--verbose shows what the JVM said"
+    )
+
+
+@contextmanager
+def _stderr_to(path: Path | None) -> Iterator[None]:
+    """Whatever is started inside inherits a file in place of our stderr."""
+    if path is None:
+        yield
+        return
+    sys.stderr.flush()
+    before = os.dup(2)
+    target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        os.dup2(target, 2)
+        yield
+    finally:
+        os.dup2(before, 2)
+        os.close(before)
+        os.close(target)
+
+
+def _stop_gateway() -> None:
+    """End the JVM: another session of this process may want other jars, and nothing of ours outlives us."""
+    from pyspark import SparkContext
+
+    gateway = SparkContext._gateway
+    if gateway is None:
+        return
+    process = getattr(gateway, "proc", None)
+    gateway.shutdown()
+    if process is not None and process.stdin is not None:
+        process.stdin.close()
+        process.wait(30)
+    SparkContext._gateway = SparkContext._jvm = None

@@ -1,0 +1,190 @@
+"""Keeps what a tally found, and the chain of certificates, beside the outbox that they speak of."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+
+from tallymark.lifecycle import Role, Stage, Verdict
+from tallymark.store.postgres.connection import Connection, connect, explain
+from tallymark.store.postgres.migrations import require_schema
+from tallymark.store.queries import load
+from tallymark.tally.certificates import Certificate, Statement, issued, newest
+from tallymark.tally.findings import Finding, KeptFinding, Scope
+
+
+class Findings:
+    """One connection per call; a run's findings are kept in one transaction."""
+
+    def __init__(self, url: str, *, schema: str = "tallymark") -> None:
+        self._url = url
+        self._schema = schema
+        self._sql = load("tallymark.store.postgres", "findings.sql", schema)
+
+    def begin(self, run: uuid.UUID, scope: Scope, *, who: str) -> None:
+        with self._open() as connection:
+            connection.execute(
+                self._sql["begin"], {"run": run, "who": who, "first": scope.first, "last": scope.last}
+            )
+
+    def keep(self, run: uuid.UUID, scope: Scope, findings: Iterable[Finding]) -> int:
+        """Keep what was found; what is in the scope and was not found again is over. Gives back how many."""
+        count = 0
+        with self._open() as connection:
+            connection.execute(self._sql["staging"])
+            with connection.cursor() as cursor, cursor.copy(self._sql["copy"]) as copy:
+                for each in findings:
+                    count += 1
+                    copy.write_row(
+                        (
+                            _text(each.id),
+                            each.verdict.value,
+                            each.consumer,
+                            each.stage.value,
+                            each.topic,
+                            each.key,
+                            each.partition,
+                            each.offset,
+                            each.position,
+                            each.evidence,
+                        )
+                    )
+            connection.execute(self._sql["merge"], {"run": run})
+            connection.execute(
+                self._sql["over"],
+                {
+                    "run": run,
+                    "first": scope.first,
+                    "last": scope.last,
+                    "topics": None if scope.topics is None else list(scope.topics),
+                    "consumers": None if scope.consumers is None else list(scope.consumers),
+                    "whole": scope.whole,
+                    "lowest": scope.lowest,
+                },
+            )
+            connection.execute(self._sql["prune"])
+        return count
+
+    def end(self, run: uuid.UUID, summary: dict[str, Any]) -> None:
+        with self._open() as connection:
+            connection.execute(self._sql["end"], {"run": run, "summary": json.dumps(summary)})
+
+    def listed(
+        self,
+        *,
+        verdicts: Sequence[Verdict] | None = None,
+        topic: str | None = None,
+        consumer: str | None = None,
+        ids: Sequence[str] | None = None,
+        over: bool = False,
+        limit: int = 100,
+    ) -> list[KeptFinding]:
+        """In the order of the outbox."""
+        parameters = {
+            "verdicts": None if verdicts is None else [each.value for each in verdicts],
+            "topic": topic,
+            "consumer": consumer,
+            "ids": None if ids is None else list(ids),
+            "over": over,
+            "limit": limit,
+        }
+        with self._open() as connection:
+            rows = connection.execute(self._sql["list"], parameters).fetchall()
+        return [_kept(row) for row in rows]
+
+    def counts(self) -> list[tuple[Verdict, Stage, str, int]]:
+        """How many are open, by verdict, stage and consumer."""
+        with self._open() as connection:
+            rows = connection.execute(self._sql["counts"]).fetchall()
+        return [(Verdict(verdict), Stage(stage), consumer, n) for verdict, stage, consumer, n in rows]
+
+    def runs(self, *, limit: int = 20) -> list[dict[str, Any]]:
+        """The last runs, the newest first."""
+        with self._open() as connection:
+            rows = connection.execute(self._sql["runs"], {"limit": limit}).fetchall()
+        names = ("run", "started_at", "ended_at", "who", "from_position", "to_position")
+        return [{**dict(zip(names, row, strict=False)), "summary": json.loads(row[6])} for row in rows]
+
+    # Certificates
+
+    def chain(self) -> list[Certificate]:
+        with self._open() as connection:
+            rows = connection.execute(self._sql["certificates"]).fetchall()
+        return [_certificate(row) for row in rows]
+
+    def certify(self, statements: Iterable[Statement]) -> list[Certificate]:
+        """Add to the chain. Two at once take turns; what is in the chain is left out, unless the log has more of it now.
+
+        Windows need not come in order: one that was mended is certified behind those that were whole before it.
+        """
+        with self._open() as connection:
+            connection.execute(self._sql["lock_certificates"])
+            row = connection.execute(self._sql["last_certificate"]).fetchone()
+            last = None if row is None else Certificate(*row)
+            rows = connection.execute(self._sql["certificates"]).fetchall()
+            known = {each.said.window: each.said for each in newest(_certificate(row) for row in rows)}
+            added = []
+            for statement in statements:
+                said = known.get(statement.window)
+                if said is not None and not statement.goes_beyond(said):
+                    continue
+                last = issued(statement, last)
+                connection.execute(
+                    self._sql["certify"],
+                    {
+                        "number": last.number,
+                        "start": statement.window.start,
+                        "end": statement.window.end,
+                        "statement": last.statement,
+                        "previous": last.previous,
+                        "hash": last.hash,
+                    },
+                )
+                added.append(last)
+            return added
+
+    @contextmanager
+    def _open(self) -> Iterator[Connection]:
+        with connect(self._url, application="tallymark tally", autocommit=False) as connection:
+            require_schema(connection, self._schema, Role.PRODUCER)
+            try:
+                yield connection
+            except psycopg.Error as error:
+                raise explain(error, self._url) from error
+
+
+def _certificate(row: tuple[Any, ...]) -> Certificate:
+    return Certificate(row[0], row[3], row[4], row[5])
+
+
+def _kept(row: tuple[Any, ...]) -> KeptFinding:
+    (
+        id_,
+        verdict,
+        consumer,
+        stage,
+        topic,
+        key,
+        partition,
+        offset,
+        position,
+        evidence,
+        run,
+        first,
+        last,
+        over,
+    ) = row
+    finding = Finding(
+        id_, key, topic, partition, offset, position, consumer, Stage(stage), Verdict(verdict), evidence
+    )
+    return KeptFinding(finding, run, first, last, over)
+
+
+def _text(text: str) -> str:
+    """Text that PostgreSQL can hold, whatever a foreign hand wrote."""
+    return text.replace("\0", "␀")

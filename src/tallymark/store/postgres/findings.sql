@@ -1,0 +1,70 @@
+-- name: begin
+insert into {schema}.tallies (run, who, from_position, to_position)
+values (%(run)s, %(who)s, %(first)s, %(last)s)
+
+-- name: staging
+create temporary table found (
+    id text, verdict text, consumer text, stage text, topic text, key bytea, partition integer, "offset" bigint,
+    position bigint, evidence text) on commit drop
+
+-- name: copy
+copy found (id, verdict, consumer, stage, topic, key, partition, "offset", position, evidence) from stdin
+
+-- name: merge
+insert into {schema}.findings as f (id, verdict, consumer, stage, topic, key, partition, "offset", position, evidence, run)
+select distinct on (id, verdict, consumer)
+       id, verdict, consumer, stage, topic, key, partition, "offset", position, evidence, %(run)s::uuid from found
+on conflict (id, verdict, consumer) do update
+   set stage = excluded.stage, topic = excluded.topic, key = excluded.key, partition = excluded.partition,
+       "offset" = excluded."offset", position = excluded.position, evidence = excluded.evidence, run = excluded.run,
+       last_seen = clock_timestamp(), over_at = null
+
+-- name: over
+-- What this run looked at and did not find again. Without a position (a foreign hand's): only where all was looked at.
+-- And what the outbox has dropped: it can be neither mended nor found again, by any run.
+update {schema}.findings set over_at = clock_timestamp()
+ where over_at is null and run <> %(run)s::uuid
+   and (position < %(lowest)s
+        or (%(topics)s::text[] is null or topic = any(%(topics)s::text[]))
+       and (%(consumers)s::text[] is null or consumer = any(%(consumers)s::text[]))
+       and (position >= %(first)s and position <= %(last)s or position is null and %(whole)s))
+
+-- name: end
+update {schema}.tallies set ended_at = clock_timestamp(), summary = %(summary)s::json where run = %(run)s
+
+-- name: prune
+-- Findings that have been over for a season, and runs of last year, are history.
+with gone as (delete from {schema}.findings where over_at < clock_timestamp() - interval '90 days')
+delete from {schema}.tallies where started_at < clock_timestamp() - interval '1 year'
+
+-- name: list
+select id, verdict, consumer, stage, topic, key, partition, "offset", position, evidence, run::text, first_seen,
+       last_seen, over_at
+  from {schema}.findings
+ where (%(over)s or over_at is null)
+   and (%(verdicts)s::text[] is null or verdict = any(%(verdicts)s::text[]))
+   and (%(topic)s::text is null or topic = %(topic)s)
+   and (%(consumer)s::text is null or consumer = %(consumer)s)
+   and (%(ids)s::text[] is null or id = any(%(ids)s::text[]))
+ order by position nulls last, id, verdict, consumer limit %(limit)s
+
+-- name: counts
+select verdict, stage, consumer, count(*) from {schema}.findings where over_at is null group by 1, 2, 3 order by 1, 2, 3
+
+-- name: runs
+select run::text, started_at, ended_at, who, from_position, to_position, summary::text
+  from {schema}.tallies order by started_at desc limit %(limit)s
+
+-- name: certificates
+select number, window_start, window_end, statement, previous, hash, issued_at from {schema}.certificates
+ order by number
+
+-- name: last_certificate
+select number, statement, previous, hash from {schema}.certificates order by number desc limit 1
+
+-- name: lock_certificates
+select pg_advisory_xact_lock(hashtextextended('{schema} certificates', 0))
+
+-- name: certify
+insert into {schema}.certificates (number, window_start, window_end, statement, previous, hash)
+values (%(number)s, %(start)s, %(end)s, %(statement)s, %(previous)s, %(hash)s)

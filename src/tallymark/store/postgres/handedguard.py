@@ -1,0 +1,118 @@
+"""What a handler may not do with the transaction that it works in: commit, roll back, close or begin.
+
+Each attempt raises a UsageError that names it, because effect, mark and position would no longer share one fate.
+Savepoints are the handler's own affair.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import Any, NoReturn
+
+import psycopg
+from psycopg.abc import PQGen
+from psycopg.pq import TransactionStatus
+
+from tallymark.errors import UsageError
+from tallymark.store.postgres.connection import Connection
+
+# What ends or begins a transaction when it starts a statement. ROLLBACK TO a savepoint is the handler's own affair.
+_CONTROL = re.compile(
+    r"(?:^|;)\s*(?:--[^\n]*\n\s*|/\*.*?\*/\s*)*"
+    r"(commit|end|rollback(?!\s+(?:work\s+|transaction\s+)?to\b)|abort|begin|start\s+transaction|prepare\s+transaction)\b",
+    re.IGNORECASE | re.DOTALL,
+)
+
+
+def refuse(what: str) -> NoReturn:
+    """The handler tried to end the transaction that it works in."""
+    raise UsageError(
+        f"handler called {what}: the transaction is the inbox's, which commits effect and position together",
+        remedy="leave it out; raise an error to undo what the handler did, or use a savepoint for a part of it",
+    )
+
+
+def refuse_control(query: object, prefix: str) -> None:
+    """Refuse a statement that begins or ends a transaction."""
+    text = query.decode("utf-8", "replace") if isinstance(query, bytes) else query
+    if isinstance(text, str) and (word := control_word(text)):
+        refuse(f'{prefix}("{word}")')
+
+
+# A handler says the same few statements millions of times.
+@lru_cache(maxsize=1024)
+def control_word(text: str) -> str | None:
+    """By what a statement begins or ends a transaction."""
+    # Behind a semicolon it counts too, but not where that may lie within a string or a function's body.
+    found = _CONTROL.search(text) if "'" not in text and "$" not in text else _CONTROL.match(text)
+    return " ".join(found[1].upper().split()) if found else None
+
+
+class GuardedCursor(psycopg.Cursor[Any]):
+    """A cursor that does not end its connection's transaction."""
+
+    def execute(self, query: Any, *args: Any, **kwargs: Any) -> Any:
+        refuse_control(query, "tx.execute")
+        return super().execute(query, *args, **kwargs)
+
+    def executemany(self, query: Any, *args: Any, **kwargs: Any) -> None:
+        refuse_control(query, "tx.executemany")
+        super().executemany(query, *args, **kwargs)
+
+
+class GuardedConnection(psycopg.Connection[Any]):
+    """psycopg's connection as handlers get it. `guarded` is on exactly while a transaction of ours is open."""
+
+    guarded = False
+    # Whether the next statement may begin a transaction: only our own first one.
+    fresh = False
+    # A SQLAlchemy session rolls back by itself when a flush failed: nothing happens then, for ours comes after it.
+    forgiving = False
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.cursor_factory = GuardedCursor
+
+    def commit(self) -> None:
+        self._refuse("tx.commit()")
+        super().commit()
+
+    def rollback(self) -> None:
+        if self.guarded and self.forgiving and self.pgconn.transaction_status == TransactionStatus.INERROR:
+            return
+        self._refuse("tx.rollback()")
+        super().rollback()
+
+    def close(self) -> None:
+        self._refuse("tx.close()")
+        super().close()
+
+    def set_autocommit(self, value: bool) -> None:
+        self._refuse("tx.set_autocommit()")
+        super().set_autocommit(value)
+
+    def _refuse(self, what: str) -> None:
+        if self.guarded:
+            refuse(what)
+
+    def _start_query(self) -> PQGen[None]:
+        # psycopg begins a transaction here where none is open. While ours is, that would be one which the handler
+        # left behind by some way round the guard: what follows would no longer commit with it.
+        if self.guarded and not self.fresh and self.pgconn.transaction_status == TransactionStatus.IDLE:
+            refuse("something that ended its transaction")
+        self.fresh = False
+        return super()._start_query()
+
+
+def settled(connection: Connection, *, begun: bool) -> None:
+    """Refuse to go on where the server is no longer in the transaction that was begun, or can only roll it back."""
+    status = connection.pgconn.transaction_status
+    if status == TransactionStatus.IDLE and begun:
+        refuse("something that ended its transaction")
+    if status == TransactionStatus.INERROR:
+        # Its COMMIT would be answered with a ROLLBACK, and no error.
+        raise UsageError(
+            "handler went on after a database error: the transaction can only be rolled back",
+            remedy="let the error through, or put a savepoint around the statement that may fail",
+        )

@@ -1,0 +1,125 @@
+-- name: failed
+-- Dead letters, and what is being tried again by itself; with how many wait behind each (counted up to a thousand).
+with failed as (
+    select d.number, d.consumer, d.id, d.named, d.source, d.topic, d.partition, d."offset", d.key, d.state, d.reason,
+           d.attempts, d.died_at as since, null::timestamptz as due_at, d.key_hash, d.seq
+      from {schema}.dead_letters d
+     where d.state = any(%(states)s) and (%(consumer)s::text is null or d.consumer = %(consumer)s)
+    union all
+    select null, q.consumer, q.id, i.named, q.source, q.topic, q.partition, q."offset", i.key, q.state, q.reason,
+           q.attempts, i.kept_at, q.due_at, q.key_hash, q.seq
+      from {schema}.queue q
+      left join {schema}.inbox i on i.id = q.id and i.source = q.source and i.consumer = q.consumer
+     where q.state = 'retrying' and 'retrying' = any(%(states)s)
+       and (%(consumer)s::text is null or q.consumer = %(consumer)s)
+       and not exists (
+           select from {schema}.dead_letters d
+            where d.consumer = q.consumer and d.key_hash = q.key_hash and d.seq = q.seq and d.state = 'retrying')
+)
+select f.number, f.consumer, f.id, f.named, f.source, f.topic, f.partition, f."offset", f.key, f.state, f.reason,
+       f.attempts, f.since, f.due_at, f.key_hash, f.seq,
+       (select count(*) from (select from {schema}.queue b where b.consumer = f.consumer and b.key_hash = f.key_hash
+                                 and b.seq > f.seq limit 1000) b)
+  from failed f
+ where (%(topic)s::text is null or f.topic = %(topic)s)
+   and (%(ids)s::text[] is null or f.id::text = any(%(ids)s) or f.named = any(%(ids)s))
+ order by f.since, f.number limit %(limit)s
+
+-- name: one
+select number, consumer, id, named, source, topic, partition, "offset", position, key, value, headers::text as headers,
+       logged_at, state, reason, traceback, attempts, died_at, changed_at, key_hash, seq
+  from {schema}.dead_letters
+ where (id::text = %(id)s or named = %(id)s) and (%(consumer)s::text is null or consumer = %(consumer)s)
+ order by number
+
+-- name: one_queued
+select q.consumer, q.id, i.named, q.source, q.topic, q.partition, q."offset", i.position, i.key, i.value,
+       i.headers::text as headers, i.logged_at, q.state, q.reason, q.attempts, q.due_at, i.kept_at, q.key_hash, q.seq
+  from {schema}.queue q
+  left join {schema}.inbox i on i.id = q.id and i.source = q.source and i.consumer = q.consumer
+ where (q.id::text = %(id)s or i.named = %(id)s) and (%(consumer)s::text is null or q.consumer = %(consumer)s)
+
+-- name: close_gate
+-- Alone: whoever looks whether a key is held and then applies beside the queue is done, or has not begun.
+select pg_advisory_xact_lock(hashtextextended('{schema} gate ' || %(consumer)s, 0))
+
+-- name: reread_dead
+-- After the key's lock: what a worker did meanwhile is seen.
+select state, key_hash, seq from {schema}.dead_letters where number = %(number)s for update
+
+-- name: died_meanwhile
+-- What was still being tried when it was listed, and has a dead letter by now.
+select number from {schema}.dead_letters
+ where consumer = %(consumer)s and source = %(source)s and id = %(id)s and topic = %(topic)s
+   and partition = %(partition)s and "offset" is not distinct from %(offset)s and state in ('dead', 'retrying')
+
+-- name: ready
+-- At once, and with all its attempts; its place stays.
+update {schema}.queue set state = 'ready', attempts = 0, due_at = null, reason = null
+ where consumer = %(consumer)s and key_hash = %(key_hash)s and seq = %(seq)s and state in ('dead', 'retrying')
+returning seq
+
+-- name: mark
+update {schema}.dead_letters
+   set state = %(state)s, key_hash = %(key_hash)s, seq = %(seq)s, changed_at = clock_timestamp()
+ where number = %(number)s
+
+-- name: kept
+-- Whether this very message is what is kept under its id: same contents, same place in the log.
+select i.key is not distinct from d.key and i.value is not distinct from d.value
+       and i.topic = d.topic and i.partition = d.partition and i."offset" is not distinct from d."offset"
+  from {schema}.dead_letters d
+  join {schema}.inbox i on i.id = d.id and i.source = d.source and i.consumer = d.consumer
+ where d.number = %(number)s
+
+-- name: keep
+insert into {schema}.inbox (id, source, named, topic, partition, "offset", position, key, value, headers, logged_at,
+                            consumer)
+select id, source, named, topic, partition, "offset", position, key, value, headers, logged_at, consumer
+  from {schema}.dead_letters where number = %(number)s
+
+-- name: later_applied
+-- Whether a later message of its key was applied (kept, and neither queued nor dead), and the handler minds. There is no index for this, so that
+-- keeping does not pay for it: it reads the inbox from a day before the message on, in parallel, and is rarely asked.
+select exists (
+    select from {schema}.dead_letters d
+      join {schema}.inbox i on i.consumer = d.consumer and i.topic = d.topic and i.partition = d.partition
+       and i.key = d.key and (d."offset" is null or i."offset" > d."offset") and (i.id, i.source) <> (d.id, d.source)
+     where d.number = %(number)s
+       and not exists (select from {schema}.consumers c where c.name = d.consumer and d.topic = any(c.unordered))
+       and (i.id >= %(from_id)s or i.id < '00010000-0000-0000-0000-000000000000')
+       and not exists (
+           select from {schema}.queue q
+            where q.consumer = i.consumer and q.key_hash = %(key_hash)s and q.id = i.id and q.source = i.source)
+       and not exists (
+           select from {schema}.dead_letters o
+            where o.consumer = i.consumer and o.source = i.source and o.id = i.id and o.state <> 'applied'))
+
+-- name: neighbours
+-- The rows of its key between which it belongs, by their place in the log.
+select max(seq) filter (where "offset" < %(offset)s), min(seq) filter (where "offset" > %(offset)s)
+  from {schema}.queue where consumer = %(consumer)s and key_hash = %(key_hash)s
+
+-- name: put_back
+insert into {schema}.queue (consumer, key_hash, seq, source, id, topic, partition, "offset")
+select consumer, %(key_hash)s, coalesce(%(seq)s, nextval('{schema}.queue_seq')), source, id, topic, partition, "offset"
+  from {schema}.dead_letters where number = %(number)s
+returning seq
+
+-- name: remove
+delete from {schema}.queue
+ where consumer = %(consumer)s and key_hash = %(key_hash)s and seq = %(seq)s and state in ('dead', 'retrying')
+returning seq
+
+-- name: bury_discarded
+-- What was still being tried has no dead letter yet: one is written, so that what was given up can be shown.
+insert into {schema}.dead_letters (consumer, id, source, named, topic, partition, "offset", position, key, value, headers,
+                                   logged_at, key_hash, state, reason, attempts)
+select q.consumer, q.id, q.source, i.named, q.topic, q.partition, q."offset", i.position, i.key, i.value,
+       coalesce(i.headers, '{}'), i.logged_at, q.key_hash, 'discarded', coalesce(q.reason, ''), q.attempts
+  from {schema}.queue q
+  left join {schema}.inbox i on i.id = q.id and i.source = q.source and i.consumer = q.consumer
+ where q.consumer = %(consumer)s and q.key_hash = %(key_hash)s and q.seq = %(seq)s and q.state = 'retrying'
+on conflict (consumer, source, id, topic, partition, "offset") do update
+   set state = 'discarded', reason = excluded.reason, attempts = excluded.attempts, seq = null,
+       changed_at = clock_timestamp()

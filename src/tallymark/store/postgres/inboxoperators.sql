@@ -1,0 +1,69 @@
+-- name: consumers
+-- The queue is small by nature: it holds only what is unfinished, so one pass over it counts all. A key is parked while
+-- its lowest row failed; the rows behind that one only wait.
+select c.name, c.topics, c.mode, c.paused, q.queued, q.parked, d.dead, d.retrying, d.applied, d.discarded, r.rate,
+       c.positions = 'kafka'
+  from {schema}.consumers c
+ cross join lateral (
+       select count(*) as queued,
+              count(*) filter (where q.state <> 'ready' and not exists (
+                  select from {schema}.queue b
+                   where b.consumer = q.consumer and b.key_hash = q.key_hash and b.seq < q.seq)) as parked
+         from {schema}.queue q where q.consumer = c.name) q
+ cross join lateral (
+       select count(*) filter (where d.state = 'dead') as dead, count(*) filter (where d.state = 'retrying') as retrying,
+              count(*) filter (where d.state = 'applied') as applied,
+              count(*) filter (where d.state = 'discarded') as discarded
+         from {schema}.dead_letters d where d.consumer = c.name) d
+ cross join lateral (
+       select count(*)::float / 60 as rate from {schema}.applications a
+        where a.consumer = c.name and a.applied_at > now() - interval '60 s') r
+ where %(consumer)s::text is null or c.name = %(consumer)s
+ order by c.name
+
+-- name: positions
+select consumer, topic, partition, next_offset, epoch, owner, owner_kind,
+       coalesce(lease_until > clock_timestamp(), false), halted, kept, fenced, logged_at, changed_at
+  from {schema}.positions
+ where %(consumer)s::text is null or consumer = %(consumer)s
+ order by consumer, topic, partition
+
+-- name: instances
+select consumer, owner, host, pid, mode, version, extract(epoch from clock_timestamp() - started_at)::float
+  from {schema}.instances
+ where seen_until > clock_timestamp() and (%(consumer)s::text is null or consumer = %(consumer)s)
+ order by consumer, started_at
+
+-- name: pause
+update {schema}.consumers set paused = %(paused)s where name = %(consumer)s and paused <> %(paused)s returning name
+
+-- name: is_known
+select exists (select from {schema}.consumers where name = %(consumer)s)
+
+-- name: place_of
+select topic, partition, "offset" from {schema}.inbox
+ where id = %(id)s and consumer = %(consumer)s and "offset" is not null limit 1
+
+-- name: before_seek
+-- Locked: what moves a position now is done before we look.
+select topic, partition, next_offset, halted from {schema}.positions
+ where consumer = %(consumer)s and (topic, partition) in (
+       select * from unnest(%(topics)s::text[], %(partitions)s::integer[]))
+ order by topic, partition for update
+
+-- name: seek
+-- With a new epoch and no owner: whoever reads there now is refused at its next write, and takes it anew. The topic's id
+-- is forgotten: the offset was meant for the topic as it is today.
+insert into {schema}.positions as p (consumer, topic, partition, next_offset, start_offset, epoch)
+select %(consumer)s, w.topic, w.partition, w.next_offset, w.next_offset, 1
+  from unnest(%(topics)s::text[], %(partitions)s::integer[], %(offsets)s::bigint[]) w(topic, partition, next_offset)
+ order by 2, 3
+on conflict (consumer, topic, partition) do update
+   set next_offset = excluded.next_offset,
+       start_offset = case when p.start_offset is not null then least(p.start_offset, excluded.next_offset) end,
+       epoch = p.epoch + 1, owner = null, owner_kind = null, lease_until = null,
+       leader_epoch = null, topic_id = '', halted = null, logged_at = null, changed_at = clock_timestamp()
+
+-- name: audit
+insert into {schema}.audit (who, action, subject, reason, details)
+values (%(who)s, %(action)s, %(subject)s, %(reason)s, %(details)s::json)

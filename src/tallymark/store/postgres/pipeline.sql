@@ -1,0 +1,125 @@
+-- name: begin_run
+insert into {schema}.runs (run, consumer, owner, topics, master, host, pid, version)
+values (%(run)s, %(consumer)s, %(owner)s, %(topics)s, %(master)s, %(host)s, %(pid)s, %(version)s)
+
+-- name: make_staging
+select {schema}.make_staging(%(run)s)
+
+-- name: drop_staging
+select {schema}.drop_staging(%(consumer)s, %(run)s)
+
+-- name: end_run
+update {schema}.runs set ended_at = clock_timestamp(), seen_at = clock_timestamp(), trouble = %(trouble)s
+ where run = %(run)s and ended_at is null
+
+-- name: seen_run
+update {schema}.runs set seen_at = clock_timestamp() where run = %(run)s
+
+-- name: forget_batches
+-- The ledger tells of the last weeks; the positions need none of it.
+delete from {schema}.ingested where consumer = %(consumer)s and committed_at < now() - interval '30 days'
+
+-- name: clear_staging
+-- After the commit, in a transaction of its own: tokens are random, so that what is left over is never counted. It takes
+-- the table alone; a task that was given up and still writes must not keep us.
+truncate {table}
+
+-- name: room
+-- For the length of the transaction: ids and places of a whole batch are sorted in memory, and not on a disk.
+set local work_mem = '64MB'
+
+-- name: staged
+select token, count(*) from {table} group by token
+
+-- name: keep_staged
+insert into {schema}.inbox (id, source, named, topic, partition, "offset", position, key, value, headers, logged_at, consumer)
+select id, source, named, topic, partition, "offset", position, key, value, headers, logged_at, %(consumer)s
+  from {table} where token = any(%(tokens)s)
+
+-- name: drop_known
+-- What the inbox has already, whether with the same contents or under an id that was used for something else.
+delete from {table} s using {schema}.inbox i
+ where s.token = any(%(tokens)s) and i.id = s.id and i.source = s.source and i.consumer = %(consumer)s
+returning s.id, s.source, s.named, s.topic, s.partition, s."offset", s.position, s.key, s.value, s.headers::text, s.logged_at,
+          i.key is not distinct from s.key and i.value is not distinct from s.value
+
+-- name: drop_twice
+-- What stands in this batch twice: the first one counts.
+with firsts as (
+    select distinct on (id, source) ctid as at, id, source, key, value from {table}
+     where token = any(%(tokens)s) order by id, source, topic, partition, "offset"
+)
+delete from {table} s using firsts f
+ where s.token = any(%(tokens)s) and s.id = f.id and s.source = f.source and s.ctid <> f.at
+returning s.id, s.source, s.named, s.topic, s.partition, s."offset", s.position, s.key, s.value, s.headers::text, s.logged_at,
+          f.key is not distinct from s.key and f.value is not distinct from s.value
+
+-- name: drop_odd
+-- Ids that cannot be trusted by the time they claim.
+delete from {table} where token = any(%(tokens)s) and id >= '00010000-0000-0000-0000-000000000000'
+   and (id < %(low)s or id >= %(high)s)
+returning id, source, named, topic, partition, "offset", position, key, value, headers::text, logged_at
+
+-- name: put_back_odd
+-- Those that their handler's own scheme can tell: kept under their name, for their day's partition is gone.
+insert into {table} (id, source, named, topic, partition, "offset", position, key, value, headers, logged_at, token)
+values (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s::json, %s, %s)
+
+-- name: drop_held
+-- What has to wait behind the unfinished of its key. By the key itself: few keys wait, and many messages come.
+with waiting as (
+    select distinct i.topic, i.key from {schema}.queue q
+      join {schema}.inbox i on i.id = q.id and i.source = q.source and i.consumer = q.consumer
+     where q.consumer = %(consumer)s and i.key is not null
+)
+delete from {table} s using waiting w
+ where s.token = any(%(tokens)s) and s.topic = w.topic and s.key = w.key and s.topic = any(%(ordered)s)
+returning s.id, s.source, s.named, s.topic, s.partition, s."offset", s.position, s.key, s.value, s.headers::text, s.logged_at
+
+-- name: drop_behind
+-- The same for keys that failed just now.
+delete from {table} s using unnest(%(topics)s::text[], %(keys)s::bytea[]) w(topic, key)
+ where s.token = any(%(tokens)s) and s.n >= %(from_n)s and s.topic = w.topic and s.key = w.key
+returning s.id, s.source, s.named, s.topic, s.partition, s."offset", s.position, s.key, s.value, s.headers::text, s.logged_at
+
+-- name: number
+-- The order of the log, within a partition: by it the batch can be cut.
+update {table} s set n = r.n
+  from (select ctid, row_number() over (order by topic, partition, "offset") - 1 as n
+          from {table} where token = any(%(tokens)s)) r
+ where s.ctid = r.ctid
+
+-- name: rows
+select id, source, named, topic, partition, "offset", position, key, value, headers::text, logged_at
+  from {table} where token = any(%(tokens)s) and n >= %(low)s and n < %(high)s
+ order by n
+
+-- name: record_staged
+-- In the order of the log within a partition; which topic comes first is no matter, so bytes are compared.
+insert into {schema}.applications (consumer, source, topic, outcome, id, attempt, partition, "offset")
+select %(consumer)s, source, topic, 'applied', id, 1, partition, "offset"
+  from {table} where token = any(%(tokens)s) and (%(low)s::bigint is null or (n >= %(low)s and n < %(high)s))
+ order by topic collate "C", partition, "offset"
+
+-- name: write_ledger
+-- Numbered here: Spark begins at 0 again with every query of a run.
+insert into {schema}.ingested (run, batch, consumer, ranges, read, kept, applied, queued, dead, load_s, commit_s)
+select %(run)s, coalesce(max(batch) + 1, 0), %(consumer)s, %(ranges)s::json, %(read)s, %(kept)s, %(applied)s, %(queued)s,
+       %(dead)s, %(load_s)s, %(commit_s)s
+  from {schema}.ingested where run = %(run)s
+
+-- name: runs
+-- The last run of each consumer, and what it did.
+select distinct on (r.consumer) r.consumer, r.run, r.owner, r.topics, r.master, r.started_at, r.seen_at, r.ended_at,
+       r.trouble
+  from {schema}.runs r where %(consumer)s::text is null or r.consumer = %(consumer)s
+ order by r.consumer, r.started_at desc
+
+-- name: batches
+select batch, ranges, read, kept, applied, queued, dead, load_s, commit_s, committed_at
+  from {schema}.ingested where run = %(run)s order by batch desc limit %(limit)s
+
+-- name: totals
+select count(*), coalesce(sum(read), 0), coalesce(sum(kept), 0), coalesce(sum(applied), 0), coalesce(sum(queued), 0),
+       coalesce(sum(dead), 0), min(committed_at), max(committed_at), coalesce(sum(load_s), 0), coalesce(sum(commit_s), 0)
+  from {schema}.ingested where run = %(run)s

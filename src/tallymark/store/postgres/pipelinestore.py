@@ -1,0 +1,193 @@
+"""A pipeline run's tables: its row among the runs, its two staging tables, the ledger of its batches."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import psycopg
+
+from tallymark import __version__
+from tallymark.errors import OutcomeUnknown, TallymarkError
+from tallymark.inbox.ports import InboxTx
+from tallymark.lifecycle import Role
+from tallymark.store.postgres.connection import connect, explain
+from tallymark.store.postgres.inboxstore import PostgresInboxStore
+from tallymark.store.postgres.inboxtx import PostgresInboxTx
+from tallymark.store.postgres.session import Session
+from tallymark.store.postgres.staged import staging_tables
+from tallymark.store.queries import load
+
+log = logging.getLogger("tallymark.pipeline")
+
+_APPLICATION = "tallymark pipeline"
+
+
+@dataclass(frozen=True, slots=True)
+class RunBatch:
+    """One committed micro-batch."""
+
+    batch: int
+    ranges: list[list[Any]]
+    read: int
+    kept: int
+    applied: int
+    queued: int
+    dead: int
+    load_s: float
+    commit_s: float
+    committed_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class RunTotals:
+    """All batches of one run."""
+
+    batches: int
+    read: int
+    kept: int
+    applied: int
+    queued: int
+    dead: int
+    first_at: datetime | None
+    last_at: datetime | None
+    load_s: float
+    commit_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class RunStatus:
+    """The last run of a consumer."""
+
+    consumer: str
+    run: str
+    owner: str
+    topics: list[str]
+    master: str
+    started_at: datetime
+    seen_at: datetime
+    ended_at: datetime | None
+    trouble: str | None
+    totals: RunTotals
+    last: list[RunBatch]
+
+
+class PipelineStore:
+    """The tables of one run."""
+
+    def __init__(
+        self,
+        url: str,
+        make_inbox: Callable[[], PostgresInboxStore],
+        *,
+        schema: str,
+        consumer: str,
+        run: str,
+    ) -> None:
+        self.url = url
+        self._make_inbox = make_inbox
+        self.inbox = make_inbox()
+        self.stagings = staging_tables(schema, run)
+        self.run = run
+        self._consumer = consumer
+        self._schema = schema
+        self._db = Session(
+            url, schema=schema, file="pipeline.sql", application=_APPLICATION, role=Role.CONSUMER
+        )
+
+    def begin(self, owner: str, topics: Sequence[str], master: str) -> None:
+        """Write the run down and make its staging tables; what former runs left behind goes."""
+        self._db.rows(
+            "begin_run",
+            {
+                "run": self.run,
+                "consumer": self._consumer,
+                "owner": owner,
+                "topics": sorted(topics),
+                "master": master,
+                "host": socket.gethostname(),
+                "pid": os.getpid(),
+                "version": __version__,
+            },
+        )
+        self._db.rows("make_staging", {"run": self.run})
+        self._db.rows("drop_staging", {"consumer": self._consumer, "run": self.run})
+        self._db.rows("forget_batches", {"consumer": self._consumer})
+
+    def renew(self) -> PostgresInboxStore:
+        """Commit over another session from now on; gives back the store of the one before, which somebody still holds."""
+        old, self.inbox = self.inbox, self._make_inbox()
+        return old
+
+    def seen(self) -> None:
+        """The run goes on. For those who look only: where it cannot be said, it is said later."""
+        try:
+            self._db.rows("seen_run", {"run": self.run})
+        except TallymarkError as error:
+            log.debug("could not say that it runs: %s", error, extra={"action": "pipeline.seen"})
+
+    def end(self, trouble: str | None) -> None:
+        for last in (False, True):
+            try:
+                self._db.rows("end_run", {"run": self.run, "trouble": trouble})
+                self._db.rows("drop_staging", {"consumer": self._consumer, "run": ""})
+                break
+            except (
+                OutcomeUnknown
+            ) as error:  # the server was restarted since: once more, over a new connection
+                if last:
+                    log.warning("could not tidy up: %s", error, extra={"action": "pipeline.end"})
+            except TallymarkError as error:  # the next run tidies up
+                log.warning("could not tidy up: %s", error, extra={"action": "pipeline.end"})
+                break
+        self._db.close()
+
+    def transaction(self, tx: InboxTx) -> PostgresInboxTx:
+        """The inbox's transaction as the one that knows staged rows."""
+        if not isinstance(tx, PostgresInboxTx):
+            raise TypeError(f"{type(tx).__name__} knows nothing of staging")
+        return tx
+
+    def explained(self, error: BaseException) -> TallymarkError | None:
+        """What the database said, in our words; None where it said nothing."""
+        if isinstance(error, psycopg.Error):
+            return explain(error, self.url)
+        return error if isinstance(error, TallymarkError) else None
+
+    def clear_staging(self, table: str) -> None:
+        """Best effort: what stays is under tokens that nobody counts."""
+        statement = load("tallymark.store.postgres", "pipeline.sql", self._schema)["clear_staging"]
+        try:
+            with connect(self.url, application=_APPLICATION, autocommit=False) as connection:
+                connection.execute("set local lock_timeout = '2s'")
+                connection.execute(statement.replace("{table}", table))
+        except (psycopg.Error, TallymarkError) as error:
+            log.warning("staging was not cleared: %s", error, extra={"action": "pipeline.clear"})
+
+
+def statuses(url: str, *, schema: str, consumer: str | None = None, batches: int = 10) -> list[RunStatus]:
+    """The last run of each consumer in this database."""
+    db = Session(url, schema=schema, file="pipeline.sql", application=_APPLICATION, role=Role.CONSUMER)
+    try:
+        return [
+            _status(
+                row,
+                RunTotals(*db.row("totals", {"run": row[1]})),
+                [RunBatch(*each) for each in db.rows("batches", {"run": row[1], "limit": batches})],
+            )
+            for row in db.rows("runs", {"consumer": consumer})
+        ]
+    finally:
+        db.close()
+
+
+def _status(row: Sequence[Any], totals: RunTotals, last: list[RunBatch]) -> RunStatus:
+    consumer, run, owner, topics, master, started_at, seen_at, ended_at, trouble = row
+    return RunStatus(
+        consumer, run, owner, topics, master, started_at, seen_at, ended_at, trouble, totals, last
+    )

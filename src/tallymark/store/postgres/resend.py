@@ -1,0 +1,219 @@
+"""Sends messages again: new rows of the outbox with the original id and a resend number. Every one is audited."""
+
+from __future__ import annotations
+
+import json
+import sys
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from operator import itemgetter
+from typing import Any
+
+import psycopg
+
+from tallymark.errors import Problem, UsageError
+from tallymark.lifecycle import MessageState, Role
+from tallymark.outbox.ports import MessageStatus
+from tallymark.store.postgres.connection import Connection, connect, explain
+from tallymark.store.postgres.migrations import require_schema
+from tallymark.store.postgres.writer import PostgresWriter
+from tallymark.store.queries import load
+from tallymark.tally.resending import Standing, Wanted, refusal
+from tallymark.tally.verdicts import MENDABLE
+
+RESEND_HEADER = "tm_resend"
+# So many later messages of a key are looked up one by one; where there are more, one of them counts.
+_ENOUGH = 20
+_MENDABLE = {"mendable": [str(each) for each in MENDABLE]}
+_Missed = tuple[datetime, list[str]]
+_LATER = ("ids", "topics", "keys", "positions", "more")
+
+
+@dataclass(frozen=True, slots=True)
+class Resent:
+    """What was sent again (or would be), and why the rest was not."""
+
+    resent: list[dict[str, object]] = field(default_factory=list)
+    refused: dict[str, str] = field(default_factory=dict)
+
+
+class Resending:
+    """One outbox and the consumers' databases that may lack its messages."""
+
+    def __init__(self, url: str, consumers: Mapping[str, str], *, schema: str = "tallymark") -> None:
+        self._url = url
+        self._consumers = dict(consumers)
+        self._schema = schema
+        self._sql = load("tallymark.store.postgres", "resend.sql", schema)
+
+    def resend(
+        self, wanted: Sequence[Wanted], *, who: str, reason: str, any_order: bool, dry_run: bool
+    ) -> Resent:
+        """All in one transaction, in the order in which they were written: either all are sent again, or none."""
+        done = Resent()
+        unique: dict[uuid.UUID, Wanted] = {}
+        for each in wanted:
+            try:
+                unique.setdefault(uuid.UUID(each.id), each)
+            except ValueError:
+                done.refused[each.id] = "it is not in this outbox"
+        with self._open(self._url, Role.PRODUCER) as connection:
+            connection.execute(self._sql["lock"])
+            known = self._known(connection, list(unique))
+            if unique and not known:
+                raise UsageError(
+                    "none of these messages is of this outbox",
+                    remedy="check --database, and that the findings are this system's",
+                )
+            resent = {
+                id_: (number, at)
+                for id_, number, at in connection.execute(self._sql["resent"], {"ids": list(unique)})
+            }
+            missed = self._missed(connection, list(unique))
+            first = dict(connection.execute(self._sql["first_rows"], {"ids": list(unique)}))
+            order = sorted(unique, key=lambda id_: first.get(id_, 0))
+            asked = [known[id_] for id_ in order if id_ in known]
+            standings = self._standings(connection, asked, first, missed)
+            going = []
+            # From the last one on: behind one that stays away, an earlier one of its key would come too late.
+            staying: dict[tuple[str, bytes], uuid.UUID] = {}
+            for id_ in reversed(order):
+                each, status = unique[id_], known.get(id_)
+                if each.seen_at is None:
+                    each = replace(each, seen_at=missed[id_][0] if id_ in missed else None)
+                number, at = resent.get(str(id_), (0, None))
+                why = refusal(
+                    each,
+                    status.state if status else None,
+                    at,
+                    None if standings is None else standings.get(id_, []),
+                    any_order=any_order,
+                )
+                key = None if status is None or status.key is None else (status.topic, status.key)
+                if why is None and not any_order and key in staying:
+                    why = f"a later message of its key is not sent again: {staying[key]}"
+                if why is None and status is not None:
+                    going.append((each, id_, number + 1))
+                    continue
+                done.refused[each.id] = why or "it is not in this outbox"
+                if key is not None and status is not None and status.state is not MessageState.DISCARDED:
+                    staying.setdefault(key, id_)
+            for each, id_, number in reversed(going):
+                done.resent.append(self._again(connection, each, id_, number, who=who, reason=reason))
+            if dry_run:
+                connection.rollback()
+        return done
+
+    def _again(
+        self, connection: Connection, wanted: Wanted, id_: uuid.UUID, number: int, *, who: str, reason: str
+    ) -> dict[str, object]:
+        original = connection.execute(self._sql["contents"], {"id": id_}).fetchone()
+        if original is None:
+            raise AssertionError("its status was read in this transaction")
+        of_position, headers = original
+        added = connection.execute(
+            self._sql["add"], {"position": of_position, "headers": with_number(headers, number)}
+        ).fetchone()
+        position = added[0] if added else None
+        made = {"id": str(id_), "resend": number, "position": position, "of_position": of_position}
+        told = {"verdict": wanted.verdict, "consumer": wanted.consumer}
+        parameters = {"position": position, "id": id_, "number": number, "of_position": of_position}
+        connection.execute(self._sql["record"], {**parameters, **told, "who": who})
+        details = json.dumps({**made, **told})
+        connection.execute(
+            self._sql["audit"], {"who": who, "subject": str(id_), "reason": reason, "details": details}
+        )
+        return {**made, **told}
+
+    def _known(self, connection: Connection, ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, MessageStatus]:
+        writer = PostgresWriter(self._schema)
+        found = {id_: writer.status(connection, id_) for id_ in ids}
+        return {id_: status for id_, status in found.items() if status is not None}
+
+    def _missed(self, connection: Connection, ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, _Missed]:
+        """Of those that a tally misses: when it last did, and at which consumers."""
+        rows = connection.execute(self._sql["seen"], {"ids": [str(id_) for id_ in ids], **_MENDABLE})
+        return {uuid.UUID(id_): (seen_at, consumers) for id_, seen_at, consumers in rows}
+
+    def _standings(
+        self,
+        connection: Connection,
+        messages: Sequence[MessageStatus],
+        first: Mapping[uuid.UUID, int],
+        missed: Mapping[uuid.UUID, _Missed],
+    ) -> dict[uuid.UUID, list[Standing]] | None:
+        if not self._consumers:
+            return None
+        found: dict[uuid.UUID, list[Standing]] = {each.id: [] for each in messages}
+        sent = [each for each in messages if each.state is MessageState.SENT]
+        parameters: dict[str, Any] = {
+            "ids": [each.id for each in sent],
+            "topics": [each.topic for each in sent],
+            "keys": [each.key for each in sent],
+            "positions": [first.get(each.id, each.position) for each in sent],
+        }
+        connection.execute(self._sql["lock_keys"], parameters)
+        parameters |= {**_MENDABLE, "enough": _ENOUGH}
+        later = connection.execute(self._sql["later"], parameters).fetchall()
+        lacked = [(row[0], consumer) for row in later for consumer in row[5]]
+        parameters |= {
+            **{f"later_{name}": [row[at] for row in later] for at, name in enumerate(_LATER)},
+            "lacked_ids": [id_ for id_, _ in lacked],
+            "lacked_by": [consumer for _, consumer in lacked],
+        }
+        for name, url in self._consumers.items():
+            with self._open(url, Role.CONSUMER) as looking:
+                for at, consumer, *rest in looking.execute(
+                    self._sql["standing"], {**parameters, "database": name}
+                ):
+                    standing, id_ = Standing(consumer, *rest), sent[at].id
+                    if id_ in missed and not {"", consumer, f"{name}/{consumer}"} & set(missed[id_][1]):
+                        # Others miss it; here it has yet to come from the log, before whatever is later.
+                        standing = replace(standing, later_comes=False)
+                    found[id_].append(standing)
+        return found
+
+    @contextmanager
+    def _open(self, url: str, role: Role) -> Iterator[Connection]:
+        with connect(url, application="tallymark tally resend", autocommit=False) as connection:
+            require_schema(connection, self._schema, role)
+            try:
+                yield connection
+            except psycopg.errors.QueryCanceled as error:
+                raise Problem(
+                    "to look for later messages of its key takes too long",
+                    remedy="`tallymark tally resend` takes the time that it needs",
+                ) from error
+            except psycopg.Error as error:
+                raise explain(error, url) from error
+
+
+def with_number(headers: str, number: int) -> str:
+    """A row's headers with the resend's number before them; order and repeated names stay."""
+    inner = headers.strip()[1:].lstrip()
+    separator = "" if inner.startswith("}") else ","
+    return f'{{"{RESEND_HEADER}":"{number}"{separator}{inner}'
+
+
+def wanted_of(rows: Sequence[Mapping[str, object]]) -> list[Wanted]:
+    """Findings as `tally run --json` and `tally list --json` write them; by position, as they were written."""
+    found = []
+    for row in rows:
+        if not isinstance(row, Mapping) or not isinstance(row.get("id"), str) or "verdict" not in row:
+            raise UsageError(
+                "that is not a list of findings",
+                remedy="give what `tallymark tally run --json` or `tally list --json` wrote",
+            )
+        seen = row.get("last_seen")
+        position = row.get("position")
+        wanted = Wanted(
+            str(row["id"]),
+            str(row["verdict"]),
+            str(row.get("consumer") or ""),
+            datetime.fromisoformat(seen) if isinstance(seen, str) else None,
+        )
+        found.append((position if isinstance(position, int) else sys.maxsize, wanted))
+    return [wanted for _, wanted in sorted(found, key=itemgetter(0))]

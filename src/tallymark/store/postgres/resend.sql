@@ -1,0 +1,127 @@
+-- name: lock
+-- Two who resend take turns: the second one sees what the first has sent.
+select pg_advisory_xact_lock(hashtextextended('{schema} resend', 0))
+
+-- name: resent
+-- How often each was sent again, and when last.
+select id::text, max(number), max(resent_at) from {schema}.resends where id = any(%(ids)s::uuid[]) group by id
+
+-- name: contents
+-- The row that was written first: whatever was resent copies it.
+select position, headers::text from {schema}.outbox where id = %(id)s order by position limit 1
+
+-- name: lock_keys
+-- As `serialize_key` does: a writer of the key who takes turns adds before or behind all of this. In one order, so that
+-- two never wait for each other.
+select pg_advisory_xact_lock(k.h) from (
+    select distinct hashtextextended(w.topic || ':' || encode(w.key, 'hex'), 7) as h
+      from unnest(%(topics)s::text[], %(keys)s::bytea[]) w(topic, key) where w.key is not null order by 1) k
+
+-- name: seen
+-- When a tally last missed each, and at which consumers ('' for all).
+select id, max(last_seen), array_agg(consumer) from {schema}.findings
+ where id = any(%(ids)s::text[]) and over_at is null and verdict = any(%(mendable)s::text[]) group by id
+
+-- name: first_rows
+-- Where each stood first: what is sent again is sent in that order.
+select id, min(position) from {schema}.outbox where id = any(%(ids)s::uuid[]) group by id
+
+-- name: later
+-- What was written of the same keys behind the first of them. A resend stands where its original stood; what was given up
+-- never comes. With the consumers that lack it: all ('') where it is to be sent again with them, and those at which a tally
+-- has missed it and nobody has sent it again since. Of others the newest of each key are enough to ask for, and of one more
+-- it is only said that there is more.
+-- One scan for all: there is no index on the key.
+with wanted as (
+    select w.topic, w.key, min(w.position) as first
+      from unnest(%(topics)s::text[], %(keys)s::bytea[], %(positions)s::bigint[]) w(topic, key, position)
+     where w.key is not null group by 1, 2
+), found as (
+    select distinct on (o.topic, o.key, o.id) o.id, o.topic, o.key, coalesce(r.of_position, o.position) as position
+      from {schema}.outbox o
+      join wanted w on w.topic = o.topic and w.key = o.key
+      left join {schema}.resends r on r.position = o.position
+     where o.position > (select min(first) from wanted) and coalesce(r.of_position, o.position) > w.first
+       and not exists (select from {schema}.parked p where p.position = o.position and p.state = 'discarded')
+     order by o.topic, o.key, o.id, o.position
+), missed as (
+    select f.*, case when f.id = any(%(ids)s::uuid[]) then array[''] else array(
+               select m.consumer from {schema}.findings m
+                where m.id = f.id::text and m.over_at is null and m.verdict = any(%(mendable)s::text[])
+                  and m.last_seen > coalesce(
+                      (select max(r.resent_at) from {schema}.resends r where r.id = f.id), '-infinity')) end as lacked_by
+      from found f
+), newest as (
+    select m.*, row_number() over (partition by m.topic, m.key, m.lacked_by = '{}' order by m.position desc) as nth
+      from missed m
+)
+select n.id, n.topic, n.key, n.position, n.lacked_by = '{}' and n.nth > %(enough)s, n.lacked_by
+  from newest n where n.lacked_by <> '{}' or n.nth <= %(enough)s + 1
+
+-- name: add
+-- A new row at a position of its own; the statement trigger takes the floor here as for every other writer.
+insert into {schema}.outbox (id, topic, key, value, headers, partition)
+select id, topic, key, value, %(headers)s::json, partition from {schema}.outbox where position = %(position)s
+returning position
+
+-- name: record
+insert into {schema}.resends (position, id, number, of_position, verdict, consumer, resent_by)
+values (%(position)s, %(id)s, %(number)s, %(of_position)s, %(verdict)s, %(consumer)s, %(who)s)
+
+-- name: audit
+insert into {schema}.audit (who, action, subject, reason, details)
+values (%(who)s, 'tally.resend', %(subject)s, %(reason)s, %(details)s::json)
+
+-- name: standing
+-- What each consumer of a topic would make of a message that comes again: whether it has it, whether it has applied
+-- it, whether a later one of its key was applied (kept, and neither queued nor dead) or is on its way (queued, or not yet
+-- kept, and nobody has missed it), and whether it goes by versions, which pass older ones over.
+with wanted as (
+    select w.id, w.topic, w.key, w.position, w.n
+      from unnest(%(ids)s::uuid[], %(topics)s::text[], %(keys)s::bytea[], %(positions)s::bigint[])
+           with ordinality w(id, topic, key, position, n)
+), later as (
+    select l.topic, l.key, l.position, l.more, c.name as consumer, i.id is not null as kept,
+           exists (select from {schema}.queue q where q.consumer = c.name and q.id = l.id) as queued,
+           exists (select from {schema}.dead_letters d
+                    where d.consumer = c.name and d.id = l.id and d.state <> 'applied') as dead,
+           exists (select from unnest(%(lacked_ids)s::uuid[], %(lacked_by)s::text[]) m(id, consumer)
+                    where m.id = l.id and m.consumer in ('', c.name, %(database)s || '/' || c.name)) as missed
+      from unnest(%(later_ids)s::uuid[], %(later_topics)s::text[], %(later_keys)s::bytea[],
+                  %(later_positions)s::bigint[], %(later_more)s::boolean[]) l(id, topic, key, position, more)
+      join {schema}.consumers c on l.topic = any(c.topics)
+      left join {schema}.inbox i on i.id = l.id and i.consumer = c.name
+)
+select w.n - 1, c.name, exists (select from {schema}.inbox i where i.id = w.id and i.consumer = c.name),
+       exists (select from {schema}.applications a
+                where a.id = w.id and a.consumer = c.name and a.outcome = 'applied'),
+       exists (select from later l where l.consumer = c.name and l.topic = w.topic and l.key = w.key
+                  and l.position > w.position and l.kept and not l.queued and not l.dead),
+       exists (select from {schema}.versions v where v.consumer = c.name and v.topic = w.topic),
+       exists (select from later l where l.consumer = c.name and l.topic = w.topic and l.key = w.key
+                  and l.position > w.position and (l.more or l.queued or not l.kept and not l.dead and not l.missed))
+  from wanted w join {schema}.consumers c on w.topic = any(c.topics)
+
+-- name: standing_here
+-- The same of one consumer whose outbox is elsewhere: a later one of its key is known by being kept. What is queued is no
+-- harm, for what is repaired is put before it. One scan for all: there is no index on the key.
+with wanted as (
+    select w.id, w.topic, w.key, w.position, w.n
+      from unnest(%(ids)s::uuid[], %(topics)s::text[], %(keys)s::bytea[], %(positions)s::bigint[])
+           with ordinality w(id, topic, key, position, n)
+), later as (
+    select distinct w.n
+      from wanted w
+      join {schema}.inbox i on i.consumer = %(consumer)s and i.topic = w.topic and i.key = w.key
+       and i.position > w.position and i.id <> w.id
+     where not exists (select from {schema}.queue q
+                        where q.consumer = i.consumer and q.id = i.id and q.source = i.source)
+       and not exists (select from {schema}.dead_letters d
+                        where d.consumer = i.consumer and d.id = i.id and d.source = i.source and d.state <> 'applied')
+)
+select w.n - 1, exists (select from {schema}.inbox i where i.id = w.id and i.consumer = %(consumer)s),
+       exists (select from {schema}.applications a
+                where a.id = w.id and a.consumer = %(consumer)s and a.outcome = 'applied'),
+       exists (select from later l where l.n = w.n),
+       exists (select from {schema}.versions v where v.consumer = %(consumer)s and v.topic = w.topic)
+  from wanted w

@@ -1,0 +1,206 @@
+"""A micro-batch that executors have loaded, as the one transaction that commits it sees it.
+
+Only rows under the tokens of winning attempts count, and only after each token's count was compared with what its task
+said (pitfall 19): a lost or a zombie attempt's rows are never looked at. What the inbox had already is taken out, so
+that what remains is what handlers may see (pitfall 22).
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+from tallymark.errors import Stale
+from tallymark.inbox.ports import Place, Received
+from tallymark.store.postgres.connection import Connection
+from tallymark.store.postgres.handed import ours
+from tallymark.store.postgres.inboxcopy import inbox_pieces
+from tallymark.store.queries import load
+
+STAGE = (
+    'copy {} (id, source, named, topic, partition, "offset", position, key, value, headers, logged_at, token)'
+    " from stdin (format binary)"
+)
+_COLUMNS = 'id, source, named, topic, partition, "offset", position, key, value, headers, logged_at'
+
+
+class StagingLost(Stale):
+    """Rows that a task had loaded are not there any more (the server crashed): the batch is loaded again."""
+
+
+def staging_tables(schema: str, run: str) -> tuple[str, str]:
+    """A run has two: one is loaded while the other is committed."""
+    return f"{schema}.staging_{run}", f"{schema}.staging_{run}_b"
+
+
+def stage(connection: Connection, table: str, messages: Iterable[Received], token: str) -> None:
+    """What a task does: rows by COPY, under its token."""
+    with connection.cursor() as cursor, cursor.copy(STAGE.format(table)) as copy:
+        # The last column of the inbox's rows is the consumer's; here it is the token's.
+        for piece in inbox_pieces(messages, token):
+            copy.write(piece)
+
+
+class Staged:
+    """The rows of one micro-batch."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        *,
+        schema: str,
+        run: str,
+        table: str,
+        consumer: str,
+        tokens: Mapping[str, int],
+        places: Mapping[Place, int],
+    ) -> None:
+        self._connection = connection
+        self._consumer = consumer
+        self._expected = dict(tokens)
+        self._tokens = list(tokens)
+        self._table = table
+        self._run = run
+        queries = load("tallymark.store.postgres", "pipeline.sql", schema)
+        self._sql = {name: text.replace("{table}", self._table) for name, text in queries.items()}
+        # Kept for the first time, by place.
+        self.kept: Counter[Place] = Counter(places)
+        self._numbered = False
+
+    @property
+    def count(self) -> int:
+        """Rows that are left to apply."""
+        return self._left
+
+    def check(self) -> None:
+        """Refuse to go on unless each winning attempt's rows are all there."""
+        self._run_query("room")
+        found: dict[str, int] = dict(self._rows("staged"))
+        for token, rows in self._expected.items():
+            if found.get(token, 0) != rows:
+                raise StagingLost(f"{found.get(token, 0)} of {rows} rows that a task loaded are there")
+        self._left = sum(self._expected.values())
+
+    def keep(self) -> tuple[list[Received], list[Received]]:
+        """Put the rows into the inbox; gives back those that were kept before, and those that reuse an id."""
+        if not self._left:
+            return [], []
+        try:
+            with self._connection.transaction():
+                self._run_query("keep_staged")
+            return [], []
+        except psycopg.errors.UniqueViolation:
+            pass
+        repeated: list[Received] = []
+        reused: list[Received] = []
+        for name in ("drop_known", "drop_twice"):
+            for *row, same in self._rows(name):
+                (repeated if same else reused).append(Received(*row))
+        self._without([*repeated, *reused])
+        self._run_query("keep_staged")
+        return repeated, reused
+
+    def drop_odd(self, low: int, high: int) -> list[Received]:
+        """Take out what claims to be from before `low` or from after `high` (as ids)."""
+        bounds = {"low": uuid.UUID(int=low), "high": uuid.UUID(int=high)}
+        return self._without([Received(*row) for row in self._rows("drop_odd", **bounds)])
+
+    def put_back(self, messages: Sequence[Received]) -> None:
+        for each in messages:
+            ours(self._connection).execute(self._sql["put_back_odd"], [*each, self._tokens[0]])
+            self.kept[each.topic, each.partition] += 1
+        self._left += len(messages)
+
+    def drop_held(self, ordered: Collection[str]) -> list[Received]:
+        """Take out, in order, what waits behind the unfinished of its key."""
+        found = [Received(*row) for row in self._rows("drop_held", ordered=list(ordered))]
+        self._left -= len(found)
+        return sorted(found, key=lambda each: (each.topic, each.partition, each.offset))
+
+    def drop_behind(self, keys: Collection[tuple[str, bytes]], from_n: int) -> list[Received]:
+        """The same for keys that failed just now, from the n-th row on."""
+        parameters = {
+            "topics": [topic for topic, _ in keys],
+            "keys": [key for _, key in keys],
+            "from_n": from_n,
+        }
+        found = [Received(*row) for row in self._rows("drop_behind", **parameters)]
+        self._left -= len(found)
+        return sorted(found, key=lambda each: (each.topic, each.partition, each.offset))
+
+    def drop_all(self) -> list[Received]:
+        """Everything, in order: it is applied by others, later."""
+        found = self.rows(0, self.number())
+        self._left = 0
+        return found
+
+    def number(self) -> int:
+        """Give each row its place in the order; gives back how many there are."""
+        if not self._numbered:
+            self._run_query("number")
+            self._numbered = True
+        return self._left_at_numbering()
+
+    def _left_at_numbering(self) -> int:
+        row = ours(self._connection).execute(
+            f"select coalesce(max(n) + 1, 0) from {self._table} where token = any(%s)", [self._tokens]
+        )
+        found = row.fetchone()
+        return int(found[0]) if found else 0
+
+    def rows(self, low: int, high: int) -> list[Received]:
+        """Those from the low-th to before the high-th that are still there, in order."""
+        return [Received(*row) for row in self._rows("rows", low=low, high=high)]
+
+    def relation(self, low: int | None = None, high: int | None = None) -> str:
+        """The rows as something to select from. Columns as in the inbox."""
+        tokens = sql.SQL(", ").join(map(sql.Literal, self._tokens)).as_string(self._connection)
+        cut = "" if low is None else f" and n >= {int(low)} and n < {int(high or 0)}"
+        return f"(select {_COLUMNS} from {self._table} where token in ({tokens}){cut}) as batch"
+
+    def record(self, low: int | None = None, high: int | None = None) -> int:
+        """Write down that these were applied; gives back how many."""
+        return self._run_query("record_staged", low=low, high=high).rowcount
+
+    def write_ledger(self, **values: Any) -> None:
+        self._run_query("write_ledger", run=self._run, **values)
+
+    def _without(self, gone: list[Received]) -> list[Received]:
+        for each in gone:
+            self.kept[each.topic, each.partition] -= 1
+        self._left -= len(gone)
+        return gone
+
+    def _rows(self, name: str, **parameters: Any) -> list[Any]:
+        return self._run_query(name, **parameters).fetchall()
+
+    def _run_query(self, name: str, **parameters: Any) -> psycopg.Cursor[tuple[Any, ...]]:
+        named = {"consumer": self._consumer, "tokens": self._tokens, **parameters}
+        return ours(self._connection).execute(self._sql[name], named, prepare=False)
+
+
+def one_row(message: Received, connection: Connection) -> str:
+    """A single message as something to select from, with the columns of `Staged.relation`."""
+    kinds = (
+        "uuid",
+        "text",
+        "text",
+        "text",
+        "integer",
+        "bigint",
+        "bigint",
+        "bytea",
+        "bytea",
+        "json",
+        "timestamptz",
+    )
+    values = ", ".join(
+        f"{sql.Literal(value).as_string(connection)}::{kind}"
+        for value, kind in zip(message, kinds, strict=True)
+    )
+    return f"(select * from (values ({values})) as one ({_COLUMNS})) as batch"

@@ -1,0 +1,151 @@
+"""Takes what a consumer lacks from whoever can say what was sent: kept and queued, in order, each once."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import datetime
+from functools import partial
+from itertools import islice
+from typing import Any
+
+from tallymark.errors import AccessDenied, UsageError
+from tallymark.inbox.identity import received
+from tallymark.inbox.ports import Received
+from tallymark.lifecycle import MessageState, Role
+from tallymark.message import CE_ID, TM_POSITION, kafka_headers
+from tallymark.store.postgres.connection import Connection, connect
+from tallymark.store.postgres.migrations import require_schema
+from tallymark.store.postgres.replay import ReplayStore
+from tallymark.store.postgres.tally import TallyConsumers
+from tallymark.store.queries import load
+from tallymark.tally.repairing import Repaired, Sent, SentSource
+from tallymark.tally.resending import Standing, Wanted, refusal
+
+_CHUNK = 1000
+# More than was asked for: no reason of its own.
+_NOT_NOW = "beyond the limit"
+
+# Which partition of so many a key belongs to.
+Place = Callable[[bytes, int], int]
+
+
+class Repair:
+    """One consumer of one database."""
+
+    def __init__(self, url: str, consumer: str, *, place: Place, schema: str = "tallymark") -> None:
+        self._url = url
+        self._schema = schema
+        self._consumer = consumer
+        self._place = place
+        self._inbox = TallyConsumers("", url, schema=schema)
+        self._standing = load("tallymark.store.postgres", "resend.sql", schema)["standing_here"]
+
+    def run(
+        self,
+        source: SentSource,
+        *,
+        since: datetime | int | None,
+        until: datetime | int | None,
+        topics: Sequence[str],
+        limit: int,
+        any_order: bool,
+        dry_run: bool,
+        who: str,
+        reason: str,
+    ) -> Repaired:
+        """Ask, compare, and take what is lacking, a thousand at a time."""
+        views = self._inbox.views(unfinished=False)
+        view = next((each for each in views if each.name == self._consumer), None)
+        if view is None:
+            raise UsageError(
+                f"there is no consumer {self._consumer} in this database",
+                remedy="`tallymark inbox status` lists them",
+            )
+        partitions = {topic: sum(place[0] == topic for place in view.next_offsets) for topic in view.topics}
+        done = Repaired()
+        store = ReplayStore(self._url, self._consumer, schema=self._schema)
+        try:
+            # Named, because the producer's side need not know who reads.
+            wanted = list(topics) or sorted(view.topics)
+            sent = source.sent_to(self._consumer, since=since, until=until, topics=wanted)
+            for chunk in _chunks(sent):
+                done.asked += len(chunk)
+                lacking = self._lacking(chunk)
+                done.lacking += len(lacking)
+                room = limit - len(done.missing)
+                refused = partial(self._refused, lacking=lacking, any_order=any_order, room=room)
+                if dry_run:
+                    with connect(self._url, application="tallymark tally repair") as connection:
+                        require_schema(connection, self._schema, Role.CONSUMER)
+                        why = refused(connection)
+                else:
+                    rows = [self._received(each, partitions) for each in lacking]
+                    redriven, why = store.repair(rows, refused)
+                    done.kept += redriven.kept
+                done.refused.update({str(id_): text for id_, text in why.items() if text is not _NOT_NOW})
+                done.missing += [str(each.id) for each in lacking if each.id not in why]
+                if len(done.missing) >= limit:
+                    break
+            if done.kept:
+                store.note(who, reason, {"repaired": done.kept, "ids": done.missing[:_CHUNK]})
+        finally:
+            store.close()
+        return done
+
+    def _lacking(self, chunk: Sequence[Sent]) -> list[Sent]:
+        has = self._inbox.kept(self._consumer, [str(each.id) for each in chunk])
+        # A resend has the id of its original: one of them is enough.
+        return list({each.id: each for each in chunk if str(each.id) not in has}.values())
+
+    def _refused(
+        self, connection: Connection, *, lacking: Sequence[Sent], any_order: bool, room: int
+    ) -> dict[uuid.UUID, str]:
+        """Why some of these would do harm; and that there is no room for the last of them."""
+        found = {}
+        parameters = {
+            "consumer": self._consumer,
+            "ids": [each.id for each in lacking],
+            "topics": [each.topic for each in lacking],
+            "keys": [each.key for each in lacking],
+            "positions": [each.position for each in lacking],
+        }
+        for at, *standing in connection.execute(self._standing, parameters).fetchall():
+            id_ = lacking[at].id
+            why = refusal(
+                Wanted(str(id_), "", self._consumer, None),
+                MessageState.SENT,
+                None,
+                [Standing(self._consumer, *standing)],
+                any_order=any_order,
+            )
+            if why is not None:
+                found[id_] = why
+        allowed = [each.id for each in lacking if each.id not in found]
+        return found | dict.fromkeys(allowed[room:], _NOT_NOW)
+
+    def _received(self, sent: Sent, partitions: dict[str, int]) -> Received:
+        # Not shown: a value that is said to be there, or a tombstone that would have to come with its headers.
+        if sent.value is None and (sent.value_bytes is not None or not sent.headers):
+            raise AccessDenied(
+                "the token may not see payloads, and without them nothing can be repaired",
+                remedy="use an operator's token",
+            )
+        headers: list[tuple[str, Any]] = [
+            *kafka_headers(json.dumps(dict(sent.headers))),
+            (CE_ID, str(sent.id).encode()),
+            (TM_POSITION, str(sent.position).encode()),
+        ]
+        partition = sent.partition
+        if partition is None:
+            count = partitions.get(sent.topic, 0)
+            partition = self._place(sent.key, count) if sent.key is not None and count else 0
+        made = received(sent.topic, partition, 0, sent.key, sent.value, headers, -1)
+        return made._replace(offset=None)
+
+
+def _chunks(sent: Iterable[Sent]) -> Iterator[list[Sent]]:
+    rows = iter(sent)
+    while chunk := list(islice(rows, _CHUNK)):
+        yield chunk

@@ -1,0 +1,82 @@
+"""What is asked of Kafka beside reading is answered also when the broker that was asked so far is gone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from tallymark.broker.consumer import KafkaLog
+from tallymark.broker.kafka import AdminClient, Consumer
+from tallymark.broker.offsets import bounds, partitions, topic_ids
+from tallymark.cli.inboxupkeep import log_starts
+from tallymark.inbox.ports import Instance, Place, Wanted
+from tallymark.local.cluster import LocalCluster
+from tallymark.store.postgres.inboxoperators import InboxOperators
+from tallymark.store.postgres.inboxstore import PostgresInboxStore
+from tests.inbox.ground import Ground
+from tests.waiting import wait_for
+
+
+class Beginning:
+    """Every partition from its beginning."""
+
+    def given(self, places: Sequence[Place]) -> Mapping[Place, tuple[int, int | None]]:
+        return dict.fromkeys(places, (0, None))
+
+    def revoked(self, places: Sequence[Place]) -> None: ...
+
+    def lost(self, places: Sequence[Place]) -> None: ...
+
+
+@pytest.mark.full
+def test_the_broker_that_the_client_takes_for_the_controller_dies(cluster: LocalCluster, topic: str) -> None:
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
+    before = wait_for(lambda: topic_ids(admin, [topic]), what="every broker knows the topic")
+    controller = admin.list_topics(topic, timeout=10).controller_id
+    cluster.broker(controller).kill()
+    try:
+        assert topic_ids(admin, [topic]) == before
+        assert len(partitions(admin, [topic])) == 3
+        places = [(topic, partition) for partition in range(3)]
+        wait_for(
+            lambda: len(bounds(admin, places)) == 3, within=30, what="every partition has a leader again"
+        )
+    finally:
+        cluster.broker(controller).start()
+
+
+def test_what_kafka_refused_to_note_is_asked_for_again(bootstrap_servers: str, topic: str) -> None:
+    """Nobody waits for these commits, and no later message may come: lag tools would be wrong for ever."""
+    client = {"bootstrap.servers": bootstrap_servers}
+    place = (topic, 0)
+    # While a group has members, Kafka takes no offsets from anybody else.
+    member = Consumer({**client, "group.id": f"group-{topic}", "log_level": 0})
+    member.subscribe([topic])
+    wait_for(lambda: member.poll(0.1) or member.assignment(), what="the group has a member")
+    follower = KafkaLog(client, group=f"group-{topic}")
+    follower.assign([place], Beginning())
+    follower.commit({place: 0}, wait=False)
+    # Answers come in order: when this one is there, the other is too.
+    follower.commit({(topic, 1): 0}, wait=True)
+    assert follower.committed([place]) == {place: None}
+    member.close()
+
+    def noted() -> bool:
+        follower.poll(1, 0.1)
+        follower.commit({}, wait=False)
+        return follower.committed([place]) == {place: 0}
+
+    wait_for(noted, what="Kafka has it after all")
+    follower.close()
+
+
+def test_a_topic_that_was_deleted_holds_nothing_back(inbox_ground: Ground, admin: AdminClient) -> None:
+    """P7: what was read of it cannot come again, and retention goes on, also where nobody reads the topic any more."""
+    store = PostgresInboxStore(inbox_ground.url, inbox_ground.name)
+    store.enlist(Instance("me", inbox_ground.name, (inbox_ground.topic,), "inline", "1", "host", 1), 60)
+    store.found_topic([Wanted("deleted-long-ago", 0, "id", 7)])
+    store.close()
+    inbox_ground.send(5)
+    starts = log_starts(admin, InboxOperators(inbox_ground.url).status())
+    assert starts == {(inbox_ground.topic, n): 0 for n in range(3)} | {("deleted-long-ago", 0): 2**63 - 1}

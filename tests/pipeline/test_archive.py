@@ -1,0 +1,189 @@
+"""Topics to Parquet: each message once, whatever the batches; what is refused; what compaction leaves as it is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import TopicPartition
+
+from tallymark.broker.kafka import AdminClient, NewTopic
+from tallymark.errors import Inconsistent, Problem, Stale
+from tallymark.pipeline import archivefiles
+from tallymark.pipeline.archivestatus import look
+from tallymark.pipeline.compact import Compaction
+from tests.conftest import MakeTopic
+from tests.deleting import deleted
+from tests.pipeline.archiving import Ground, millis
+from tests.waiting import wait_for
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MakeArchive = Callable[..., Ground]
+
+
+@pytest.fixture
+def make_archive(make_topic: MakeTopic, bootstrap_servers: str, tmp_path: Path) -> MakeArchive:
+    def make(partitions: int = 3, topics: int = 1, **settings: str) -> Ground:
+        made = [make_topic(partitions, **settings) for _ in range(topics)]
+        return Ground(bootstrap_servers, tmp_path / "archive", made)
+
+    return make
+
+
+@pytest.fixture
+def ground(make_archive: MakeArchive) -> Ground:
+    return make_archive()
+
+
+def test_the_archive_is_the_log(spark: SparkSession, make_archive: MakeArchive) -> None:
+    """Several topics and days, markers and aborted messages in between, many small batches, two runs."""
+    ground = make_archive(topics=2)
+    days = [millis("2026-11-14T23:59:59.999+00:00"), millis("2026-11-15T00:00:00+00:00")]
+    ground.send(60, aborted=3, at_ms=days)
+    ground.send(20, topic=ground.topics[1])
+    done = ground.archive(spark, max_offsets=70)
+    assert len(done) > 1
+    rows = ground.rows()
+    assert rows == ground.log()
+    assert len(rows) == 80 == sum(each.rows for each in done)
+    ground.send(25, start=60, aborted=1)
+    assert sum(each.rows for each in ground.archive(spark)) == 25
+    assert ground.rows() == ground.log()
+    assert not ground.archive(spark), "there was nothing to do"
+    assert not ground.strays()
+    state = ground.manifests.load()
+    frame = archivefiles.read(spark, ground.folder, state.files.values())
+    assert frame.count() == 105
+    assert {row["topic"] for row in frame.select("topic").distinct().collect()} == set(ground.topics)
+
+
+def test_compaction_leaves_every_row(spark: SparkSession, ground: Ground) -> None:
+    ground.send(60)
+    rule = Compaction(many=6, target=10**8)
+    ground.archive(spark, max_offsets=40, compaction=rule, grace_s=3600)
+    state = ground.manifests.load()
+    assert len(state.files) == 1
+    assert state.retired, "those who read the old files may go on"
+    assert all((ground.folder / path).exists() for path in state.retired)
+    assert ground.rows() == ground.log()
+    ground.archive(spark, compaction=rule, grace_s=0)
+    assert not ground.manifests.load().retired
+    assert not ground.strays()
+    assert ground.rows() == ground.log()
+
+
+def test_two_runs_at_once_archive_nothing_twice(spark: SparkSession, ground: Ground) -> None:
+    """A zombie, whatever it believes about the lock: its manifest is refused, and its files are cleared away."""
+    ground.send(40)
+    state, run = ground.open()
+    zombie = ground.job(spark, state, run, [])
+    ground.open()  # another run has begun, and cleared away what it found
+    with pytest.raises(Stale, match="another run has written manifest 2"):
+        zombie.run_once()
+    assert ground.strays(), "it had written its files"
+    assert not ground.rows()
+    ground.archive(spark)
+    assert not ground.strays()
+    assert ground.rows() == ground.log()
+
+
+def test_what_expired_stops_the_run_and_names_the_range(
+    spark: SparkSession, ground: Ground, admin: AdminClient
+) -> None:
+    """Faults S2 and B4. An operator may go on; the gap stays on record."""
+    ground.send(60)
+    ground.archive(spark)
+    archived = ground.rows()
+    upto = {partition: extent.next for (_, partition), extent in ground.manifests.load().extents.items()}
+    ground.send(60, start=60)
+    cut = upto[0] + 5
+    deleted(admin, TopicPartition(ground.topics[0], 0, cut))
+    with pytest.raises(Problem, match=f"/0: offsets {upto[0]} to {cut - 1} were deleted from the log before"):
+        ground.archive(spark)
+    assert ground.rows() == archived
+    seen = look(ground.manifests, ground.client)
+    assert len(seen.troubles) == 1
+    ground.archive(spark, {"skip_lost": True})
+    gap = ground.manifests.load().gaps
+    assert [(each.partition, each.start, each.end) for each in gap] == [(0, upto[0], cut)]
+    assert set(ground.rows()) == set(archived) | set(ground.log())
+
+
+def test_a_topic_that_was_made_anew_is_another(
+    spark: SparkSession, ground: Ground, admin: AdminClient
+) -> None:
+    """Fault S6, with as many messages in the new one as were archived of the old one."""
+    ground.send(30)
+    ground.archive(spark)
+    rows, old_id = ground.rows(), ground.logs().topic_ids(ground.topics)
+    admin.delete_topics(ground.topics)[ground.topics[0]].result(30)
+    wait_for(lambda: not ground.logs().topic_ids(ground.topics), what="the topic is gone")
+    topic = NewTopic(ground.topics[0], 3, 3, config={"min.insync.replicas": "2"})
+    admin.create_topics([topic])[ground.topics[0]].result(30)
+    wait_for(
+        lambda: ground.logs().topic_ids(ground.topics) not in ({}, old_id), what="the topic is there again"
+    )
+    ground.send(30)
+    with pytest.raises(Problem, match="was deleted and made anew"):
+        ground.archive(spark)
+    assert ground.rows() == rows
+
+
+def test_an_archive_of_something_else_is_refused(ground: Ground, make_topic: MakeTopic) -> None:
+    ground.open()
+    with pytest.raises(Problem, match="belongs to the Kafka cluster"):
+        ground.open(cluster_id="another")
+    other = make_topic()
+    with pytest.raises(Problem, match=rf"holds {ground.topics[0]}, not {other}"):
+        ground.open(topics=[other])
+    state, _ = ground.open(topics=[other], add_topics=True)
+    assert set(state.topics) == {ground.topics[0], other}
+    with pytest.raises(Problem, match="there is no topic nowhere-to-be-found"):
+        ground.open(topics=["nowhere-to-be-found"], add_topics=True)
+
+
+def test_a_file_that_was_taken_away_is_missed(spark: SparkSession, ground: Ground) -> None:
+    ground.send(10)
+    ground.archive(spark)
+    ground.files()[0].unlink()
+    with pytest.raises(Inconsistent, match="the archive lacks data/topic="):
+        ground.archive(spark)
+
+
+def test_a_partition_that_is_added_is_archived_from_its_first_message(
+    spark: SparkSession, ground: Ground, admin: AdminClient
+) -> None:
+    from confluent_kafka.admin import NewPartitions
+
+    ground.send(30)
+    ground.archive(spark)
+    admin.create_partitions([NewPartitions(ground.topics[0], 5)])[ground.topics[0]].result(30)
+    wait_for(lambda: len(ground.logs().partitions(ground.topics)) == 5, what="five partitions")
+    ground.send(50, partitions=5, start=30)
+    ground.archive(spark)
+    assert ground.rows() == ground.log()
+    assert len(ground.rows()) == 80
+
+
+def test_status_says_how_far_and_how_long(spark: SparkSession, make_archive: MakeArchive) -> None:
+    ground = make_archive(retention_ms="3600000")
+    ground.send(30)
+    ground.archive(spark)
+    seen = look(ground.manifests, ground.client)
+    assert (seen.rows, seen.behind, seen.left_ms, seen.held_by, seen.troubles) == (30, 0, None, None, [])
+    ground.send(30, start=30)
+    seen = look(ground.manifests, ground.client)
+    assert seen.behind >= 30
+    assert seen.left_ms is not None
+    assert 0 < seen.left_ms <= 3_600_000
+    with ground.manifests.held("other"):
+        assert "run other" in (look(ground.manifests, ground.client).held_by or "")
+        child = ground.child("--available-now")
+        with child:
+            assert child.wait(240) == 1
+            assert "is held by run other" in json.loads(child.output.splitlines()[-1])["error"]

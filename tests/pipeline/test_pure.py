@@ -1,0 +1,211 @@
+"""The pipeline's pure parts, with tiny literal inputs."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from tallymark.errors import Problem, SettingsError, Unreachable, UsageError
+from tallymark.pipeline import failures
+from tallymark.pipeline.committing import Committed
+from tallymark.pipeline.ingest import Patience
+from tallymark.pipeline.kafkasource import java_settings, log_of, offsets_json, offsets_of, options
+from tallymark.pipeline.loading import combined
+from tallymark.pipeline.onebehind import OneBehind
+from tallymark.pipeline.progress import behind_of, late_s
+from tallymark.pipeline.scratch import scratch
+from tallymark.pipeline.session import SparkPlan
+
+
+def test_offsets_are_written_and_read_alike() -> None:
+    offsets = {("a", 1): 7, ("a", 0): 5, ("b", 0): 0}
+    assert offsets_json(offsets) == '{"a": {"0": 5, "1": 7}, "b": {"0": 0}}'
+    assert offsets_of(offsets_json(offsets)) == offsets
+
+
+def test_a_batchs_ends_come_from_sparks_own_log() -> None:
+    assert log_of('v1\n{"batchWatermarkMs":0}\n{"a":{"0":16,"1":4}}') == {("a", 0): 16, ("a", 1): 4}
+    with pytest.raises(ValueError, match="version 'v9'"):
+        log_of('v9\n{}\n{"a":{"0":16}}')
+
+
+def test_a_reader_is_always_safe() -> None:
+    found = options({"bootstrap.servers": "h:1", "isolation.level": "read_uncommitted"})
+    assert found["failOnDataLoss"] == "true"
+    assert found["includeHeaders"] == "true"
+    assert found["kafka.isolation.level"] == "read_committed"
+    assert found["kafka.bootstrap.servers"] == "h:1"
+
+
+def test_librdkafkas_settings_in_javas_words() -> None:
+    found = java_settings(
+        {
+            "bootstrap.servers": "h:1",
+            "security.protocol": "SASL_SSL",
+            "sasl.mechanisms": "SCRAM-SHA-256",
+            "sasl.username": "u",
+            "sasl.password": 'p"\\',
+            "ssl.ca.location": "/ca.pem",
+            "linger.ms": "5",
+        }
+    )
+    assert found == {
+        "bootstrap.servers": "h:1",
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "SCRAM-SHA-256",
+        "sasl.jaas.config": "org.apache.kafka.common.security.scram.ScramLoginModule required"
+        ' username="u" password="p\\"\\\\";',
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": "/ca.pem",
+    }
+    with pytest.raises(SettingsError, match="GSSAPI"):
+        java_settings({"sasl.mechanism": "GSSAPI", "sasl.username": "u"})
+
+
+def test_what_tasks_report_is_added_up() -> None:
+    found = combined(
+        "staging",
+        [
+            ("t1", "a", 0, 3, f"{5:032x}", f"{9:032x}", 100),
+            ("t1", "a", 1, 1, f"{5:032x}", f"{9:032x}", 90),
+            ("t2", "a", 0, 2, None, None, -1),
+        ],
+    )
+    assert found.table == "staging"
+    assert found.tokens == {"t1": 4, "t2": 2}
+    assert found.places == {("a", 0): 5, ("a", 1): 1}
+    assert (found.low, found.high, found.rows) == (5, 9, 6)
+    assert found.logged_ms == {("a", 0): 100, ("a", 1): 90}
+
+
+def test_lag_is_what_lies_behind_a_trigger() -> None:
+    found = behind_of({"endOffset": {"a": {"0": 5, "2": 7}}, "latestOffset": {"a": {"0": 8, "1": 2, "2": 7}}})
+    assert found == {("a", 0): 3, ("a", 1): 2}
+    assert behind_of({"endOffset": '{"a": {"0": 5}}', "latestOffset": None}) == {}
+
+
+def test_how_late_is_told_by_what_is_behind() -> None:
+    """The partition that has caught up is as old as its last message, and that says nothing."""
+    kept = {("a", 0): 7_000, ("a", 1): 4_000, ("a", 2): 1_000}
+    assert late_s({}, kept, now=10.0) == 0
+    assert late_s({("a", 0): 5, ("a", 1): 1}, kept, now=10.0) == 6
+    assert late_s({("a", 9): 5}, kept, now=10.0) is None
+
+
+def test_one_behind() -> None:
+    """Each after the one before it; what failed is told, and nothing is done after it until somebody begins anew."""
+    done: list[int] = []
+    first, line = threading.Event(), OneBehind("tests")
+
+    def fail() -> None:
+        raise Problem("no")
+
+    def wait() -> None:
+        assert first.wait(10)
+        done.append(1)
+
+    line.hand_in(wait)
+    line.refuse_failed()
+    assert done == [], "it is under way"
+    first.set()
+    line.hand_in(lambda: done.append(2))
+    line.settle()
+    assert done == [1, 2]
+    line.hand_in(fail)
+    for _ in range(2):
+        with pytest.raises(Problem):
+            line.hand_in(lambda: done.append(3))
+    with pytest.raises(Problem):
+        line.refuse_failed()
+    line.begin_anew()
+    line.hand_in(lambda: done.append(4))
+    assert line.finish() is None
+    assert done == [1, 2, 4]
+
+
+def test_one_behind_beside_its_pieces() -> None:
+    """What can wait is done where nothing else is; what hangs is left behind, and whoever waits for it is told."""
+    done: list[int] = []
+    hung, line = threading.Event(), OneBehind("tests")
+    line.if_idle(lambda: done.append(1))
+    line.settle()
+    line.hand_in(lambda: hung.wait(20))
+    line.if_idle(lambda: done.append(3))
+    assert not line.is_over(0.01)
+    line.leave_behind(Problem("it hangs"))
+    assert line.is_over(0.01)
+    with pytest.raises(Problem, match="it hangs"):
+        line.hand_in(lambda: done.append(4))
+    with pytest.raises(Problem, match="it hangs"):
+        line.if_idle(lambda: done.append(5))
+    hung.set()
+    line.begin_anew()
+    line.hand_in(lambda: done.append(6))
+    line.settle()
+    assert done == [1, 6]
+
+
+def test_patience_counts_from_the_first_failure() -> None:
+    """However long a run went well before, idle or not."""
+    now = 1_000.0
+    patience = Patience(300, lambda: now)
+    assert patience.failed(healthy=True) == 1
+    now += 200
+    assert patience.failed(healthy=False) == 2
+    now += 200
+    assert patience.failed(healthy=False) is None
+    assert patience.failed(healthy=True) == 1, "a query got through meanwhile"
+
+
+def test_what_batches_came_to_is_added_up() -> None:
+    both = Committed(read=3, kept=2, load_s=0.5, logged_ms={("a", 0): 1, ("a", 1): 2}) + Committed(
+        read=4, kept=4, load_s=0.25, logged_ms={("a", 1): 3}
+    )
+    assert (both.read, both.kept, both.load_s, both.logged_ms) == (7, 6, 0.75, {("a", 0): 1, ("a", 1): 3})
+    assert "logged_ms" not in both.counts()
+
+
+def test_speculation_is_refused() -> None:
+    with pytest.raises(UsageError, match="runs a task twice at once"):
+        SparkPlan("x", conf={"spark.speculation": "true"}).settings()
+    found = SparkPlan(
+        "x", conf={"spark.speculation": "false"}, jars=(Path("a.jar"), Path("b.jar"))
+    ).settings()
+    assert found["spark.speculation"] == "false"
+    assert found["spark.jars"] == "a.jar,b.jar"
+
+
+@pytest.mark.parametrize(
+    ("said", "kind", "sentence"),
+    [
+        (
+            "tallymark.errors.Unreachable: PostgreSQL cannot be reached: x",
+            Unreachable,
+            "a task lost its connection",
+        ),
+        ("ModuleNotFoundError: No module named 'app'", Problem, "do not have the Python module app"),
+        (
+            "org.apache.kafka.common.errors.TimeoutException: Timed out",
+            Unreachable,
+            "cannot be reached by Spark",
+        ),
+        ("Python worker exited unexpectedly (crashed)", Unreachable, "lost the executors"),
+        ("java.lang.IllegalStateException: odd\n\tat x.y", Problem, "java.lang.IllegalStateException: odd"),
+    ],
+)
+def test_what_java_says_in_our_words(said: str, kind: type[Exception], sentence: str) -> None:
+    found = failures.explain(RuntimeError(said))
+    assert type(found) is kind
+    assert sentence in str(found)
+    assert "\n" not in str(found)
+
+
+def test_what_a_killed_process_left_is_swept_away(tmp_path: Path) -> None:
+    left, others = tmp_path / "tallymark-query-999999999-abc", tmp_path / "tallymark-query-1-abc"
+    left.mkdir()
+    others.mkdir()
+    made = scratch("query", tmp_path)
+    assert made.is_dir()
+    assert sorted(tmp_path.iterdir()) == sorted([made, others])

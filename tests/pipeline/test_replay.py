@@ -1,0 +1,271 @@
+"""Messages again into a consumer: from Kafka, from the archive where Kafka no longer has them, and each once."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import TopicPartition
+
+from tallymark.broker.kafka import AdminClient
+from tallymark.errors import Problem, UsageError
+from tallymark.inbox.gaps import Bounds
+from tallymark.message import new_id
+from tallymark.pipeline.manifest import Archive, Extent, Move, Stored
+from tallymark.pipeline.manifestlog import ManifestLog
+from tallymark.pipeline.replay import Replay, Source, planned, since_of
+from tallymark.pipeline.replayground import Wish, prepared
+from tallymark.store.postgres.replay import Redriven, ReplayStore
+from tests.children import start_child
+from tests.deleting import deleted
+from tests.inbox.ground import Ground
+from tests.pipeline.archiving import Ground as Archiving
+from tests.waiting import wait_for
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def replay(
+    ground: Ground,
+    spark: SparkSession,
+    *,
+    consumer: str | None = None,
+    since_ms: int | None = None,
+    ids: list[str] | None = None,
+    topics: tuple[str, ...] = (),
+    archive: Path | None = None,
+    incomplete: bool = False,
+    any_order: bool = False,
+) -> tuple[Redriven, Replay]:
+    """A replay in this process."""
+    client = {"bootstrap.servers": ground.servers}
+    store = ReplayStore(ground.url, consumer or ground.name)
+    try:
+        wish = Wish(since_ms, None if ids is None else tuple(ids), topics, incomplete)
+        manifests = None if archive is None else ManifestLog(archive)
+        start = prepared(store, client, manifests, wish)
+        job = Replay(
+            spark,
+            client,
+            archive,
+            lambda messages: store.redrive(messages, any_order=any_order),
+            since_ms=since_ms,
+            ids=wish.ids,
+        )
+        return job.run(start.source), job
+    finally:
+        store.close()
+
+
+def kept(ground: Ground, consumer: str | None = None) -> set[str]:
+    rows = ground.query("select id::text from tallymark.inbox where consumer = %s", consumer or ground.name)
+    return {row[0] for row in rows}
+
+
+def test_a_new_consumer_gets_all_since_a_moment_and_goes_on_by_itself(
+    spark: SparkSession, inbox_ground: Ground
+) -> None:
+    """P5: it is applied by the consumer's own handlers, in order, once; what comes later it reads itself."""
+    old = inbox_ground.send(40)
+    since = max(_logged_ms(inbox_ground).values()) + 1
+    wait_for(lambda: time.time() * 1000 > since, what="the clock has moved on")
+    new = inbox_ground.send(60)
+    total, _ = replay(inbox_ground, spark, since_ms=since, topics=(inbox_ground.topic,))
+    assert (total.read, total.kept, total.repeated) == (60, 60, 0)
+    assert kept(inbox_ground) == set(new)
+    again, _ = replay(inbox_ground, spark, since_ms=since)
+    assert (again.read, again.kept, again.repeated) == (60, 0, 60)
+    later = inbox_ground.send(20)
+    inbox_ground.apply_all(80)
+    verdict = inbox_ground.compare(without=old)
+    assert verdict.is_clean, verdict
+    assert kept(inbox_ground) == set(new) | set(later)
+
+
+def test_what_kafka_no_longer_has_comes_from_the_archive(
+    spark: SparkSession, inbox_ground: Ground, tmp_path: Path, admin: AdminClient
+) -> None:
+    sent = inbox_ground.send(90)
+    archiving = Archiving(inbox_ground.servers, tmp_path / "archive", [inbox_ground.topic])
+    archiving.archive(spark)
+    ends = {place[1]: extent.next for place, extent in archiving.manifests.load().extents.items()}
+    cuts = {0: ends[0] // 2, 1: ends[1]}
+    deleted(admin, *(TopicPartition(inbox_ground.topic, each, cut) for each, cut in cuts.items()))
+    topics = (inbox_ground.topic,)
+    with pytest.raises(Problem, match="are no longer in Kafka") as caught:
+        replay(inbox_ground, spark, since_ms=0, topics=topics)
+    assert "--archive" in caught.value.remedy
+    assert ReplayStore(inbox_ground.url, inbox_ground.name).topics() is None, "nothing was begun"
+    sent += inbox_ground.send(30)
+    total, job = replay(inbox_ground, spark, since_ms=0, topics=topics, archive=archiving.folder)
+    assert total.kept == 120
+    assert 0 < job.from_archive < 120
+    assert kept(inbox_ground) == set(sent)
+    inbox_ground.apply_all(120)
+    effects = inbox_ground.query("select message_id, account, n from effect order by seq")
+    assert sorted(row[0] for row in effects) == sorted(sent)
+    for account in {row[1] for row in effects}:
+        numbers = [row[2] for row in effects if row[1] == account]
+        assert numbers == sorted(numbers), "order within a key"
+    # Single messages by id, into another consumer; one of them is nowhere.
+    chosen = [sent[0], sent[50], sent[119]]
+    nowhere = str(new_id())
+    total, job = replay(
+        inbox_ground,
+        spark,
+        consumer="other",
+        ids=[*chosen, nowhere],
+        topics=topics,
+        archive=archiving.folder,
+    )
+    assert total.kept == 3
+    assert kept(inbox_ground, "other") == set(chosen) == job.found
+
+
+def test_behind_a_later_message_of_its_key_it_waits_for_an_operator(
+    spark: SparkSession, inbox_ground: Ground
+) -> None:
+    """Pitfall 18: m1 was lost, m2 applied. m1 must not overwrite what m2 has made, unless somebody says so."""
+    sent = inbox_ground.send(10, account="account-1")
+    inbox_ground.apply_all(10)
+    lost = sent[4]
+    for table in ("inbox", "applications"):
+        inbox_ground.query(f"delete from tallymark.{table} where id::text = %s", lost)
+    total, _ = replay(inbox_ground, spark, ids=[lost])
+    assert (total.read, total.kept, total.behind) == (1, 0, 1)
+    state, reason = inbox_ground.query(
+        "select state, reason from tallymark.dead_letters where id::text = %s", lost
+    )[0]
+    assert state == "dead"
+    assert "behind a later message" in reason
+    assert inbox_ground.value("select count(*) from tallymark.queue") == 0
+    # Where order does not matter, it is queued.
+    second = sent[6]
+    for table in ("inbox", "applications"):
+        inbox_ground.query(f"delete from tallymark.{table} where id::text = %s", second)
+    total, _ = replay(inbox_ground, spark, ids=[second], any_order=True)
+    assert (total.kept, total.behind) == (1, 0)
+    assert inbox_ground.value("select count(*) from tallymark.queue") == 1
+
+
+def test_what_lies_ahead_of_the_consumer_is_left_to_it(spark: SparkSession, inbox_ground: Ground) -> None:
+    inbox_ground.send(30)
+    inbox_ground.apply_all(30)
+    inbox_ground.send(30)
+    total, _ = replay(inbox_ground, spark, since_ms=0)
+    assert (total.read, total.repeated) == (30, 30)
+
+
+def test_wrong_wishes(inbox_ground: Ground, spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="there is no consumer"):
+        replay(inbox_ground, spark, since_ms=0)
+    with pytest.raises(Problem, match="there is no topic nowhere"):
+        replay(inbox_ground, spark, since_ms=0, topics=("nowhere",))
+    with pytest.raises(UsageError, match="there is no archive"):
+        replay(inbox_ground, spark, since_ms=0, topics=(inbox_ground.topic,), archive=tmp_path / "none")
+
+
+@pytest.mark.full
+def test_the_verb_killed_and_run_again(inbox_ground: Ground, tmp_path: Path) -> None:
+    sent = inbox_ground.send(5000)
+    ids = tmp_path / "ids"
+    ids.write_text("# chosen\n" + "\n".join(sent[:4000]) + f"\n\n{uuid.uuid4()}\n")
+    arguments = [
+        *(
+            "-m",
+            "tallymark",
+            "pipeline",
+            "replay",
+            "--consumer",
+            inbox_ground.name,
+            "--topic",
+            inbox_ground.topic,
+        ),
+        *("--ids", str(ids), "--database", inbox_ground.url, "--bootstrap-servers", inbox_ground.servers),
+        *("--master", "local[2]", "--json"),
+    ]
+    with start_child(arguments, crash_point="replay.chunk") as child:
+        assert child.wait(240) == -9, child.output
+    assert len(kept(inbox_ground)) == 2000
+    with start_child(arguments) as child:
+        assert child.wait(240) == 1, child.output  # one was not found
+        done = json.loads(child.output.splitlines()[-1])
+    assert (done["kept"], done["repeated"], len(done["missing"])) == (2000, 2000, 1)
+    assert kept(inbox_ground) == set(sent[:4000])
+    assert inbox_ground.value("select count(*) from tallymark.audit where action = 'pipeline.replay'") == 1
+    inbox_ground.apply_all(4000)
+    verdict = inbox_ground.compare(without=sent[4000:])
+    assert verdict.is_clean, verdict
+
+
+# What is read from where: pure.
+
+PLACE = ("t", 0)
+FILE = Stored("f", "t", "2026-11-15", 5, 1, (0, 0), (0, 4), (100, 200))
+
+
+def plan(
+    *,
+    first: int,
+    end: int,
+    start: int,
+    archived: tuple[int, int] | None = None,
+    strict: bool = True,
+    since: int = 0,
+) -> Source:
+    archive = None
+    if archived:
+        archive = Archive(1, topics={"t": "T"}, extents={PLACE: Extent(*archived)}, files={"f": FILE})
+    return planned(
+        {PLACE: end},
+        {PLACE: start},
+        {PLACE: Bounds(first, 100, "T")},
+        archive=archive,
+        since_ms=since,
+        strict=strict,
+    )
+
+
+def test_all_from_kafka_where_kafka_has_it() -> None:
+    assert plan(first=0, end=50, start=0) == Source((Move("t", 0, 0, 50),))
+    assert plan(first=10, end=50, start=20) == Source((Move("t", 0, 20, 50),))
+    assert plan(first=10, end=50, start=20, archived=(0, 15)) == Source((Move("t", 0, 20, 50),))
+    assert plan(first=0, end=50, start=60) == Source()
+
+
+def test_the_older_part_from_the_archive() -> None:
+    found = plan(first=10, end=50, start=10, archived=(3, 60))
+    assert found == Source((Move("t", 0, 10, 50),), (FILE,), (Move("t", 0, 3, 10),))
+    assert plan(first=10, end=50, start=10, archived=(3, 60), since=201).files == ()
+    assert plan(first=40, end=30, start=40, archived=(0, 60)).archived == (Move("t", 0, 0, 30),)
+
+
+def test_a_part_that_is_nowhere_is_named() -> None:
+    with pytest.raises(Problem, match="t/0: offsets 8 to 9 are neither in Kafka nor in the archive"):
+        plan(first=10, end=50, start=10, archived=(0, 8))
+    with pytest.raises(Problem, match="t/0: offsets 0 to 9 are no longer in Kafka"):
+        plan(first=10, end=50, start=10)
+    assert plan(first=10, end=50, start=10, strict=False).kafka == (Move("t", 0, 10, 50),)
+    assert plan(first=10, end=50, start=10, archived=(0, 8), strict=False).archived == (Move("t", 0, 0, 8),)
+
+
+def test_how_far_back_ids_can_lie() -> None:
+    one = "0197e5a0-0000-7000-8000-000000000000"
+    moment = int(one.replace("-", "")[:12], 16)
+    assert since_of([one]) == moment - 86_400_000
+    assert since_of([one, str(uuid.uuid4())]) == 0
+    assert since_of([one, "order-17"]) == 0
+
+
+def _logged_ms(ground: Ground) -> dict[tuple[str, int], int]:
+    from tests.pipeline.archiving import log_rows
+
+    found: dict[tuple[str, int], int] = {}
+    for topic, partition, *_, at in log_rows(ground.servers, ground.topic):
+        found[topic, partition] = max(at, found.get((topic, partition), 0))
+    return found

@@ -1,0 +1,82 @@
+"""What executors have loaded, as the transaction that commits it sees it (pitfall 19)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import psycopg
+import pytest
+
+from tallymark.inbox.identity import received
+from tallymark.inbox.ports import Received
+from tallymark.message import new_id
+from tallymark.pipeline.ingest import new_run
+from tallymark.store.postgres.connection import connect
+from tallymark.store.postgres.inboxstore import PostgresInboxStore
+from tallymark.store.postgres.pipelinestore import PipelineStore
+from tallymark.store.postgres.staged import StagingLost, stage
+from tests.inbox.ground import Ground, headers
+
+WON, LOST = "a" * 32, "b" * 32
+
+
+@pytest.fixture
+def store(inbox_ground: Ground) -> Iterator[PipelineStore]:
+    inbox = PostgresInboxStore(inbox_ground.url, inbox_ground.name)
+    made = PipelineStore(
+        inbox_ground.url, lambda: inbox, schema="tallymark", consumer=inbox_ground.name, run=new_run()
+    )
+    made.begin("tests:1:x", [inbox_ground.topic], "local")
+    yield made
+    made.end(None)
+    inbox.close()
+
+
+@pytest.fixture
+def load(inbox_ground: Ground, store: PipelineStore) -> Callable[[str, int], list[Received]]:
+    """What an attempt of a task does, up to its commit."""
+
+    def loaded(token: str, count: int) -> list[Received]:
+        rows = [
+            received(inbox_ground.topic, 0, offset, b"k", b"v", headers(str(new_id())), 0)
+            for offset in range(count)
+        ]
+        with connect(inbox_ground.url, application="tests", autocommit=False) as connection:
+            stage(connection, store.stagings[0], rows, token)
+            connection.commit()
+        return rows
+
+    return loaded
+
+
+def test_rows_of_an_attempt_that_lost_are_never_looked_at(
+    inbox_ground: Ground, store: PipelineStore, load: Callable[[str, int], list[Received]]
+) -> None:
+    """A zombie's rows, whole and committed, beside those that count."""
+    place = inbox_ground.topic, 0
+    won = load(WON, 5)
+    load(LOST, 7)
+    with store.inbox.begin() as tx:
+        staged = store.transaction(tx).staged(store.run, store.stagings[0], {WON: 5}, {place: 5})
+        staged.check()
+        assert staged.keep() == ([], [])
+        with psycopg.ClientCursor(tx.handed) as cursor:
+            seen = cursor.execute(f"select id from {staged.relation()}").fetchall()
+        assert {row[0] for row in seen} == {each.id for each in won}
+        assert staged.record() == 5
+        assert staged.number() == 5
+        assert {each.id for each in staged.rows(0, 100)} == {each.id for each in won}
+    kept = inbox_ground.query("select id from tallymark.inbox")
+    assert {row[0] for row in kept} == {each.id for each in won}
+
+
+@pytest.mark.parametrize("said", [6, 4])
+def test_a_count_that_is_not_what_the_task_said_is_refused(
+    inbox_ground: Ground, store: PipelineStore, load: Callable[[str, int], list[Received]], said: int
+) -> None:
+    load(WON, 5)
+    with pytest.raises(StagingLost, match=f"5 of {said} rows"), store.inbox.begin() as tx:
+        store.transaction(tx).staged(
+            store.run, store.stagings[0], {WON: said}, {(inbox_ground.topic, 0): said}
+        ).check()
+    assert inbox_ground.value("select count(*) from tallymark.inbox") == 0

@@ -1,0 +1,242 @@
+"""An ingest between its batches: what goes on beside Spark, and needs none of it."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Collection, Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from tallymark.apply.handlers import Handlers
+from tallymark.apply.incoming import Message
+from tallymark.apply.options import Defaults
+from tallymark.broker.kafka import AdminClient, NewTopic
+from tallymark.broker.offsets import Logs
+from tallymark.broker.reach import admin_client
+from tallymark.cli.main import main
+from tallymark.errors import Problem, Stale, Unreachable
+from tallymark.inbox.identity import id_floor, key_hash, received
+from tallymark.inbox.ports import Place, Queued
+from tallymark.inbox.screening import Screen
+from tallymark.message import new_id
+from tallymark.pipeline import station as stations
+from tallymark.pipeline.effects import Effect, HandlersEffect, NoEffect
+from tallymark.pipeline.ingest import IngestConfig
+from tallymark.pipeline.station import IngestStation, Job
+from tallymark.pipeline.tenure import Tenure
+from tallymark.store.postgres.inboxstore import PostgresInboxStore
+from tests.inbox.ground import Ground, headers
+from tests.waiting import wait_for
+
+MakeStation = Callable[..., IngestStation]
+NO_SPARK: Any = None
+LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
+
+
+@pytest.fixture
+def make_station(inbox_ground: Ground) -> Iterator[MakeStation]:
+    """A station that holds its positions, and has no Spark."""
+    made: list[IngestStation] = []
+
+    def make(effect: Effect | None = None, **options: Any) -> IngestStation:
+        topics = (inbox_ground.topic,)
+        station = IngestStation(
+            Job(inbox_ground.name, topics, effect or NoEffect(topics)),
+            {"bootstrap.servers": inbox_ground.servers},
+            inbox_ground.url,
+            **{"stop": threading.Event(), "lease_s": 2.0, **options},
+        )
+        made.append(station)
+        station.take("local")
+        return station
+
+    yield make
+    for station in made:
+        station.close()
+
+
+def test_the_screen_moves_with_the_days(
+    inbox_ground: Ground, make_station: MakeStation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run lasts for weeks: what is a day ahead of its first moment is not the future for ever (pitfall 16)."""
+    made: list[Screen] = []
+
+    class Old(Screen):
+        def __init__(self, needs: Callable[[str], bool], *_: datetime) -> None:
+            super().__init__(needs, LONG_AGO, LONG_AGO)
+            made.append(self)
+
+    monkeypatch.setattr(stations, "Screen", Old)
+    make_station()
+    kept_from = datetime(2026, 1, 1, tzinfo=UTC)
+    inbox_ground.query("update tallymark.inbox_identity set kept_from = %s returning 1", kept_from)
+    now = id_floor(datetime.now(UTC))
+    wait_for(lambda: made[0].bounds[1] > now, what="today's ids are not from the future")
+    wait_for(lambda: made[0].bounds[0] == id_floor(kept_from), what="and what retention dropped is too old")
+
+
+def test_status_while_positions_are_held(
+    inbox_ground: Ground, make_station: MakeStation, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_station()
+    where = ["--database", inbox_ground.url, "--bootstrap-servers", inbox_ground.servers]
+    code = main(["pipeline", "status", "--json", *where])
+    said = capsys.readouterr()
+    assert code == 0, said.err
+    (run,) = json.loads(said.out)["runs"]
+    assert (run["running"], run["trouble"]) == (True, None)
+
+
+def test_a_run_keeps_house(make_station: MakeStation) -> None:
+    """P7: a run of weeks needs the partitions of weeks to come."""
+    kept = threading.Event()
+    make_station(upkeep=kept.set, upkeep_s=0.01)
+    assert kept.wait(10)
+
+
+def queue(ground: Ground, *keys: str) -> None:
+    """Messages that wait for a worker, one of each key."""
+    store = PostgresInboxStore(ground.url, ground.name)
+    rows = [
+        received(ground.topic, 0, offset, key.encode(), b"{}", headers(str(new_id())), 0)
+        for offset, key in enumerate(keys)
+    ]
+    with store.begin() as tx:
+        tx.keep(rows)
+        tx.enqueue([Queued(each, key_hash(each.topic, each.key, each.id)) for each in rows])
+    store.close()
+
+
+def states(ground: Ground) -> list[tuple[str, int]]:
+    return ground.query('select state, attempts from tallymark.queue order by "offset"')
+
+
+def handled(ground: Ground, function: Callable[[Message, Any], None], **options: Any) -> HandlersEffect:
+    handlers = Handlers(Defaults().changed(**options))
+    handlers.handler(ground.topic)(function)
+    return HandlersEffect(handlers)
+
+
+@pytest.mark.parametrize(
+    "fails",
+    [
+        pytest.param("insert into child values (1)", id="a constraint that is checked at the commit"),
+        pytest.param(
+            "do $$ begin raise exception using errcode = '40001'; end $$",
+            id="a serialization failure that always comes again",
+        ),
+    ],
+)
+def test_what_fails_with_its_transaction_fails_alone_and_keeps_nobody_waiting(
+    inbox_ground: Ground, make_station: MakeStation, fails: str
+) -> None:
+    def apply(message: Message, tx: Any) -> None:
+        if message.key == b"bad":
+            tx.execute(fails)
+
+    queue(inbox_ground, "bad", "good")
+    station = make_station(handled(inbox_ground, apply))
+    station.ingest(NO_SPARK, IngestConfig()).work_off()
+    assert states(inbox_ground) == [("retrying", 1)]
+
+
+def test_what_is_due_again_does_not_wait_for_a_batch(inbox_ground: Ground, make_station: MakeStation) -> None:
+    """A topic that stands still: nothing comes, and what waits is done all the same."""
+    ingest = make_station().ingest(NO_SPARK, IngestConfig())
+    queue(inbox_ground, "a", "b")
+
+    def looked() -> bool:
+        ingest.look()
+        return states(inbox_ground) == []
+
+    wait_for(looked, what="the queue is empty")
+    seen = "select seen_at > started_at from tallymark.runs"
+    assert inbox_ground.value(seen), "and whoever looks sees that it runs"
+
+
+def test_a_handler_that_hangs_is_left_behind(inbox_ground: Ground, make_station: MakeStation) -> None:
+    """Fault C9: its session is ended, the message counts as failed, and the others go on."""
+    release, calls = threading.Event(), list[bytes | None]()
+
+    def apply(message: Message, tx: Any) -> None:
+        calls.append(message.key)
+        if message.key == b"bad":
+            release.wait(60)
+
+    queue(inbox_ground, "bad", "good")
+    station = make_station(handled(inbox_ground, apply, handler_timeout=0.2))
+    ingest = station.ingest(NO_SPARK, IngestConfig())
+
+    def left() -> bool:
+        try:
+            ingest.look()
+        except Stale as error:
+            return "did not come back within 0.2 s" in str(error)
+        return False
+
+    try:
+        wait_for(left, what="it is left behind")
+        # As the next query does: it begins with what was seen.
+        ingest.work_off()
+        assert states(inbox_ground) == [("retrying", 1)]
+        assert calls.count(b"bad") == 1, "it is not called again before its time"
+    finally:
+        release.set()
+
+
+@pytest.fixture
+def make_tenure(inbox_ground: Ground) -> Iterator[Callable[..., Tenure]]:
+    made: list[PostgresInboxStore] = []
+
+    def make(logs: type[Logs] = Logs) -> Tenure:
+        control, beats = (PostgresInboxStore(inbox_ground.url, inbox_ground.name) for _ in range(2))
+        made.extend((control, beats))
+        admin = admin_client({"bootstrap.servers": inbox_ground.servers})
+        screen = Screen(lambda _topic: True, LONG_AGO, LONG_AGO)
+        topics = (inbox_ground.topic,)
+        return Tenure(control, beats, logs(admin), screen, owner="tests:1:x", topics=topics, lease_s=2.0)
+
+    yield make
+    for store in made:
+        store.close()
+
+
+def test_a_topic_made_anew_is_refused_before_a_commit(
+    inbox_ground: Ground, make_tenure: Callable[..., Tenure], admin: AdminClient
+) -> None:
+    """Fault S6, in the middle of a run."""
+    tenure = make_tenure()
+    tenure.take()
+    tenure.refuse_recreated()
+    name = inbox_ground.topic
+    admin.delete_topics([name])[name].result(30)
+    wait_for(lambda: name not in admin.list_topics(timeout=10).topics, what="the topic is gone")
+
+    def made() -> bool:
+        return admin.create_topics([NewTopic(name, 3, 3)])[name].exception(30) is None
+
+    wait_for(made, what="the topic is made anew")
+
+    def refused() -> bool:
+        try:
+            tenure.refuse_recreated()
+        except Problem as error:
+            return "deleted and made anew" in str(error)
+        return False
+
+    wait_for(refused, what="it is noticed")
+    assert inbox_ground.value("select count(*) from tallymark.positions where halted is not null") == 1
+
+
+def test_a_partition_without_a_leader_is_waited_for(
+    inbox_ground: Ground, make_tenure: Callable[..., Tenure]
+) -> None:
+    class Silent(Logs):
+        def bounds(self, places: Collection[Place]) -> dict[Place, tuple[int, int]]:
+            return super().bounds([place for place in places if place[1] != 1])
+
+    with pytest.raises(Unreachable, match=f"nothing of {inbox_ground.topic}/1"):
+        make_tenure(Silent).take()

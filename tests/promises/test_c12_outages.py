@@ -1,0 +1,98 @@
+"""C12 and the like: PostgreSQL stands still or dies, a leader dies. The inbox stays the same process, and a member.
+
+It waits, goes on by itself, and nothing is lost or applied twice.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from tallymark.local.cluster import LocalCluster
+from tests.children import Child
+from tests.inbox.ground import Ground
+from tests.waiting import wait_for
+
+MESSAGES = 600
+# A handler that takes its time, so that what happens in between happens in mid-stream.
+AT_WORK: dict[str, Any] = {"takes": 0.005, "batch_messages": 10, "workers": 2}
+SESSION_S = 6
+
+
+def test_a_database_that_stands_still_costs_no_membership(
+    inbox_ground: Ground, cluster: LocalCluster, admin: AdminClient
+) -> None:
+    ground = inbox_ground
+    ground.send(MESSAGES)
+    # A loop that waited for the database would not poll for longer than this, and be put out of the group.
+    patience = {"TALLYMARK_INBOX__MAX_POLL_INTERVAL": f"{SESSION_S}s"}
+    with ground.inbox(settings=patience, **AT_WORK) as child:
+        ground.wait_applied(30, child)
+        members, epochs = members_of(admin, ground), epochs_of(ground)
+        assert len(members) == 1
+        cluster.postgres.pause()
+        try:
+            still_until = time.monotonic() + SESSION_S + 3
+            wait_for(
+                lambda: time.monotonic() > still_until or members_of(admin, ground) != members,
+                within=30,
+                what="longer than a session",
+            )
+            assert members_of(admin, ground) == members
+        finally:
+            cluster.postgres.resume()
+        ground.wait_applied(MESSAGES, child)
+        assert members_of(admin, ground) == members
+        assert epochs_of(ground) == epochs, "its partitions were given away, or taken anew"
+        finish(ground, child)
+
+
+@pytest.mark.parametrize("mode", ["inline", pytest.param("deferred", marks=pytest.mark.full)])
+def test_postgresql_is_killed_three_times(inbox_ground: Ground, cluster: LocalCluster, mode: str) -> None:
+    ground = inbox_ground
+    ground.send(MESSAGES)
+    with ground.inbox(mode=mode, **AT_WORK) as child:
+        for number in range(1, 4):
+            ground.wait_applied(number * 50, child)
+            cluster.postgres.kill()
+            cluster.postgres.start()
+        ground.wait_applied(MESSAGES, child, within=90)
+        finish(ground, child)
+
+
+def test_a_leader_is_killed(inbox_ground: Ground, cluster: LocalCluster, admin: AdminClient) -> None:
+    ground = inbox_ground
+    ground.send(MESSAGES)
+    leader = admin.list_topics(ground.topic, timeout=10).topics[ground.topic].partitions[0].leader
+    with ground.inbox(**AT_WORK) as child:
+        ground.wait_applied(50, child)
+        cluster.broker(leader).kill()
+        try:
+            ground.wait_applied(MESSAGES, child, within=90)
+        finally:
+            cluster.broker(leader).start()
+        ground.send(60)
+        ground.wait_applied(MESSAGES + 60, child, within=90)
+        finish(ground, child)
+
+
+def finish(ground: Ground, child: Child) -> None:
+    child.terminate()
+    assert child.wait(30) == 0, child.output
+    assert ground.value("select count(*) from tallymark.positions where halted is not null") == 0
+    assert ground.query("select distinct attempt from tallymark.applications") == [(1,)]
+    found = ground.compare()
+    assert found.is_clean, found
+
+
+def members_of(admin: AdminClient, ground: Ground) -> dict[str, int]:
+    """The group's members, and how many partitions each has."""
+    found = admin.describe_consumer_groups([ground.name])[ground.name].result(10)
+    return {member.member_id: len(member.assignment.topic_partitions) for member in found.members}
+
+
+def epochs_of(ground: Ground) -> list[tuple[object, ...]]:
+    return ground.query("select partition, owner, epoch from tallymark.positions order by partition")

@@ -1,0 +1,153 @@
+"""P4, P5, S1: a task, PostgreSQL and a broker die under the pipeline, and a service takes over from it and back."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import psutil
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from tallymark.local.cluster import LocalCluster
+from tests.children import Child
+from tests.inbox.conftest import MakeInboxGround
+from tests.inbox.ground import Ground
+from tests.pipeline.grounds import pipeline
+from tests.promises.test_p4_p5_pipeline_crashes import same
+from tests.waiting import wait_for
+
+BATCH = ("--max-offsets", "60")
+
+
+@pytest.mark.full
+@pytest.mark.timeout(900)
+def test_a_driver_killed_while_a_task_has_loaded_half(inbox_ground: Ground, tmp_path: Path) -> None:
+    """The task is stopped in mid-COPY, the driver killed; when the task wakes, nobody counts what it wrote."""
+    ground = inbox_ground
+    ground.send(200)
+    with pipeline(ground, tmp_path, *BATCH, crash_point="pipeline.mid_load:1:stop") as child:
+        (task, *_) = wait_for(lambda: stopped_below(child), within=240, what="a task stands still")
+        child.kill()
+        assert child.wait(30) == -signal.SIGKILL
+        if task.is_running():
+            task.send_signal(signal.SIGCONT)
+    with pipeline(ground, tmp_path) as child:
+        assert child.wait(240) == 0, child.output
+    same(ground, 200)
+
+
+@pytest.mark.full
+@pytest.mark.timeout(900)
+def test_a_task_killed_between_its_commit_and_its_report(inbox_ground: Ground, tmp_path: Path) -> None:
+    """Pitfall 19: its rows are there, and the next attempt's too. One of the two is counted."""
+    ground = inbox_ground
+    ground.send(200)
+    with pipeline(ground, tmp_path, master="local[2,4]", crash_point="pipeline.part_loaded:1:stop") as child:
+        (task, *_) = wait_for(lambda: stopped_below(child), within=240, what="a task stands still")
+        task.kill()
+
+        def ended() -> bool:
+            """Each process of a task stops once: those that come after go on."""
+            if not child.is_alive():
+                return True
+            for each in stopped_below(child):
+                each.send_signal(signal.SIGCONT)
+            return False
+
+        wait_for(ended, within=240, what="it goes on with another attempt")
+        assert child.wait(1) == 0, child.output
+    same(ground, 200)
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.full
+@pytest.mark.parametrize("point", ["pipeline.loaded", "pipeline.before_commit"])
+def test_postgresql_crashes_under_a_batch(
+    inbox_ground: Ground, tmp_path: Path, cluster: LocalCluster, point: str
+) -> None:
+    """Pitfall 19: the staging table is unlogged, and empty after a crash. The counts say so, and it is loaded again.
+
+    And in the commit itself: whether it happened is read from the positions.
+    """
+    ground = inbox_ground
+    ground.send(200)
+    with pipeline(ground, tmp_path, *BATCH, crash_point=f"{point}:2:stop") as child:
+        child.wait_stopped(90)
+        cluster.postgres.kill()
+        cluster.postgres.start()
+        child.cont()
+        assert child.wait(240) == 0, child.output
+    same(ground, 200)
+
+
+@pytest.mark.full
+@pytest.mark.timeout(900)
+def test_a_leader_dies_in_mid_stream(
+    inbox_ground: Ground, tmp_path: Path, cluster: LocalCluster, admin: AdminClient
+) -> None:
+    ground = inbox_ground
+    ground.send(200)
+    leader = admin.list_topics(ground.topic, timeout=10).topics[ground.topic].partitions[0].leader
+    with pipeline(ground, tmp_path, *BATCH, crash_point="pipeline.after_commit:1:stop") as child:
+        child.wait_stopped(90)
+        cluster.broker(leader).kill()
+        try:
+            child.cont()
+            assert child.wait(150) == 0, child.output
+        finally:
+            cluster.broker(leader).start()
+    same(ground, 200)
+
+
+@pytest.mark.timeout(900)
+def test_from_the_service_to_spark_and_back_while_messages_come(
+    make_inbox_ground: MakeInboxGround, tmp_path: Path
+) -> None:
+    """Each stops in good order and the other goes on; who starts too early is told, or waits."""
+    ground = make_inbox_ground()
+    with ground.inbox() as service:
+        ground.send(100)
+        ground.wait_applied(100, service)
+        with pipeline(ground, tmp_path) as early:
+            assert early.wait(240) == 1
+            assert "is held by" in early.output
+            assert "a service reads for this consumer" in early.output
+        ground.send(50)
+        service.terminate()
+        assert service.wait(30) == 0, service.output
+    ground.send(50)
+    with pipeline(ground, tmp_path, available_now=False, inbox={}) as spark:
+        wait_for(lambda: ground.applied() >= 200 or not spark.is_alive(), within=240, what="Spark goes on")
+        assert spark.is_alive(), spark.output
+        ground.send(100)
+        # The service is started beside it: it waits until Spark has left.
+        with ground.inbox() as service:
+            service.wait_output("is held by")
+            wait_for(lambda: ground.applied() >= 300, within=60, what="Spark still reads")
+            spark.terminate()
+            assert spark.wait(240) == 0, spark.output
+            ground.send(100)
+            ground.wait_applied(400, service)
+            service.terminate()
+            assert service.wait(30) == 0, service.output
+    found = ground.compare()
+    assert found.expected == 400
+    assert found.is_clean, found
+    assert ground.value("select count(*) from tallymark.applications") == 400
+
+
+def stopped_below(child: Child) -> list[psutil.Process]:
+    """Processes under a child that a crash point has stopped."""
+    try:
+        below = psutil.Process(child.pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        raise AssertionError(f"the child has ended: {child.output}") from None
+    found = []
+    for each in below:
+        try:
+            if each.status() == psutil.STATUS_STOPPED:
+                found.append(each)
+        except psutil.NoSuchProcess:
+            continue
+    return found

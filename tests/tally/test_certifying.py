@@ -1,0 +1,163 @@
+"""Which windows are certified, looked at again and held to their certificates: from cells alone, without Spark."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from tallymark.lifecycle import Stage, Verdict
+from tallymark.pipeline.reconcilecells import Cells, LogCell
+from tallymark.pipeline.reconcilecertify import closed, reopened, stated, statements
+from tallymark.pipeline.reconcileground import Ground
+from tallymark.pipeline.reconcileverify import Verification, data
+from tallymark.store.postgres.findings import Findings
+from tallymark.store.postgres.migrations import migrate
+from tallymark.store.postgres.tally import ConsumerView, ProducerView
+from tallymark.tally.certificates import Certificate, Statement, issued
+from tallymark.tally.digest import Digest, message_digest
+from tallymark.tally.findings import Finding, Scope
+from tallymark.tally.records import Place
+from tallymark.tally.windows import Frontier
+
+NOW = datetime(2026, 11, 1, tzinfo=UTC)
+NOW_MS = int(NOW.timestamp() * 1000)
+P0, P1 = ("t", 0), ("t", 1)
+
+
+def digest(*numbers: int) -> Digest:
+    return Digest.of(message_digest(str(n), None, None) for n in numbers)
+
+
+def ledger(**changes: Any) -> ConsumerView:
+    view = ConsumerView("ledger", "ledger", frozenset({"t"}), NOW, 2**32, next_offsets={P0: 100, P1: 100})
+    return replace(view, **changes)
+
+
+def ground(reader: ConsumerView | None = None, **changes: Any) -> Ground:
+    """An outbox of a hundred positions in windows of ten, all of them sent."""
+    producer = ProducerView("bank", 1, 1, Frontier(99, None, 99), (99,), {}, {"t": ("id", 2)}, [], NOW)
+    starts = {P0: 0, P1: 0}
+    made = Ground(
+        "bank", producer, ["t"], {"t": 2}, {}, starts, {P0: 100, P1: 100}, {}, 0, 100, 10, dict(starts)
+    )
+    made.consumers = {"ledger": reader or ledger()}
+    for name, value in changes.items():
+        setattr(made, name, value)
+    return made
+
+
+def cells(*, kept: Digest, places: dict[Place, tuple[int, int]], number: int = 0) -> Cells:
+    """One window of ten messages in the log, and what the ledger kept of them."""
+    made = Cells(10)
+    made.outbox[number]["t"] = digest(*range(10))
+    made.ids[number] = (
+        str(uuid.UUID(int=NOW_MS << 80 | 7 << 76)),
+        str(uuid.UUID(int=NOW_MS << 80 | 7 << 76)),
+    )
+    for at, (place, (low, high)) in enumerate(places.items()):
+        made.log[number][place] = LogCell(digest(*range(10)) if at == 0 else Digest(), low, high)
+    made.inbox["ledger"][number]["t"] = kept
+    return made
+
+
+def said(view: ConsumerView, found: Cells) -> list[Statement]:
+    return list(statements(ground(view), found, set()))
+
+
+def test_a_partition_that_was_not_taken_yet_is_not_passed() -> None:
+    found = cells(kept=digest(*range(9)), places={P0: (0, 8), P1: (0, 0)})
+    assert not closed(ground(ledger(next_offsets={P0: 100})), found, 0)
+    assert said(ledger(next_offsets={P0: 100}), found) == []
+    assert closed(ground(), found, 0)
+
+
+def test_what_was_logged_before_a_consumer_began_is_excused() -> None:
+    found = cells(kept=digest(5, 6, 7, 8, 9), places={P0: (0, 9)})
+    found.beginnings["ledger", "t", 0] = 5
+    assert len(said(ledger(), found)) == 1
+    # It is written down that it began before: the first ones are lost.
+    assert said(ledger(starts={P0: 0}), found) == []
+    assert len(said(ledger(starts={P0: 5}), found)) == 1
+    # A replay has taken it further back.
+    found.beginnings["ledger", "t", 0] = 2
+    assert found.beginning("ledger", ledger(starts={P0: 5}), P0) == 2
+
+
+def test_where_nobody_knows_when_it_began_nothing_is_excused() -> None:
+    assert said(ledger(), cells(kept=Digest(), places={P0: (0, 9)})) == []
+
+
+def test_lanes_that_do_not_keep_step_reopen_nothing() -> None:
+    certified = ground(first=10, certified={0: {"t/0": (0, 12)}})
+    # Read for the sake of the next window: the other lane's records lie among them.
+    assert reopened(certified, cells(kept=Digest(), places={P0: (7, 12)})) == set()
+    assert reopened(certified, cells(kept=Digest(), places={P0: (13, 13)})) == {0}
+    assert reopened(certified, cells(kept=Digest(), places={P1: (3, 3)})) == {0}
+
+
+def verified(reader: ConsumerView, given: Certificate, today: Cells, **changes: Any) -> Verification:
+    found = Verification()
+    data([given], ground(reader, **changes), today, found)
+    return found
+
+
+def certificate(found: Cells) -> Certificate:
+    statement = stated(ground(), found, 0)
+    assert statement is not None
+    return issued(statement, None)
+
+
+def test_what_an_inbox_has_dropped_in_time_is_not_held_against_it() -> None:
+    given = certificate(cells(kept=digest(*range(10)), places={P0: (0, 9)}))
+    today = cells(kept=Digest(), places={P0: (0, 9)})
+    assert not verified(ledger(), given, today).holds
+    done = verified(ledger(kept_from_ms=NOW_MS + 1), given, today)
+    assert (done.holds, done.past) == (True, 1)
+
+
+def test_what_was_lost_later_and_sent_again_is_counted() -> None:
+    given = certificate(cells(kept=digest(*range(10)), places={P0: (0, 9)}))
+    today = cells(kept=digest(*range(1, 10)), places={P0: (0, 9)})
+    assert not verified(ledger(), given, today).holds
+    resent = replace(ground().view, resends=[(50, 0)])
+    assert verified(ledger(), given, today, view=resent).holds
+
+
+@pytest.fixture
+def chain(database: str) -> Findings:
+    migrate(database)
+    return Findings(database)
+
+
+def test_a_window_that_was_mended_is_certified_behind_the_others(chain: Findings) -> None:
+    at = {n: cells(kept=digest(*range(10)), places={P0: (10 * n, 10 * n + 9)}, number=n) for n in range(4)}
+
+    def certified(*numbers: int) -> list[int]:
+        found = [stated(ground(), at[n], n) for n in numbers]
+        given = chain.certify([each for each in found if each is not None])
+        return [each.said.window.start // 10 for each in given]
+
+    assert certified(0, 2) == [0, 2]
+    assert certified(0, 1, 2, 3) == [1, 3]
+    assert certified(0, 1, 2, 3) == []
+    # What was parked when it was certified was sent since.
+    at[1].log[1][P0] = replace(at[1].log[1][P0], high=70)
+    assert certified(0, 1, 2) == [1]
+
+
+def test_what_the_outbox_has_dropped_is_over_whatever_was_looked_at(chain: Findings) -> None:
+    low, high = (
+        Finding(f"m{at}", None, "t", 0, at, at, "ledger", Stage.INBOX, Verdict.LATE, "") for at in (5, 50)
+    )
+    scope = Scope(0, 99, whole=True)
+    run = uuid.uuid4()
+    chain.begin(run, scope, who="ann")
+    chain.keep(run, scope, [low, high])
+    later = Scope(60, 99, topics=("other",), lowest=6)
+    chain.begin(other := uuid.uuid4(), later, who="ann")
+    chain.keep(other, later, [])
+    assert [each.finding.id for each in chain.listed()] == ["m50"]

@@ -1,0 +1,51 @@
+"""What is kept of what was found: first and last seen, and over when a later run over its window makes it no more."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from tallymark.lifecycle import Stage, Verdict
+from tallymark.tally.findings import Finding, KeptFinding, Scope, merged
+
+MONDAY, TUESDAY, FRIDAY = (datetime(2026, 11, day, tzinfo=UTC) for day in (9, 10, 13))
+ALL = Scope(0, 999, whole=True)
+
+
+def finding(
+    id: str = "m1", *, position: int | None = 150, topic: str = "t", consumer: str = "ledger"
+) -> Finding:
+    return Finding(id, None, topic, 0, 5, position, consumer, Stage.INBOX, Verdict.LATE, "")
+
+
+def test_what_a_run_did_not_look_at_is_not_over() -> None:
+    scope = Scope(100, 199, topics=("t",), consumers=("", "ledger"))
+    assert scope.covers(finding())
+    assert not scope.covers(finding(position=250))
+    assert not scope.covers(finding(topic="other"))
+    assert not scope.covers(finding(consumer="audit"))
+    assert not scope.covers(finding(position=None, consumer=""))
+    assert replace(scope, whole=True).covers(finding(position=None, consumer=""))
+
+
+def test_what_the_outbox_has_dropped_is_over() -> None:
+    scope = Scope(500, 599, topics=("other",), lowest=151)
+    assert scope.covers(finding())
+    assert not replace(scope, lowest=150).covers(finding())
+    assert not scope.covers(finding(position=None, consumer=""))
+
+
+def test_first_and_last_seen() -> None:
+    kept = merged([], [finding("a"), finding("b")], ALL, run="one", at=MONDAY)
+    assert kept == [KeptFinding(finding(each), "one", MONDAY, MONDAY, None) for each in ("a", "b")]
+    kept = merged(kept, [finding("b")], ALL, run="two", at=TUESDAY)
+    assert kept == [
+        KeptFinding(finding("a"), "one", MONDAY, MONDAY, TUESDAY),
+        KeptFinding(finding("b"), "two", MONDAY, TUESDAY, None),
+    ]
+    # Out of sight is not over; and what comes back is open again, first seen when it was.
+    kept = merged(kept, [finding("a")], Scope(0, 99), run="three", at=FRIDAY)
+    assert kept == [
+        KeptFinding(finding("a"), "three", MONDAY, FRIDAY, None),
+        KeptFinding(finding("b"), "two", MONDAY, TUESDAY, None),
+    ]

@@ -1,0 +1,54 @@
+"""Which stretches the second look reads: no position and no id twice, none left out."""
+
+from __future__ import annotations
+
+import uuid
+
+from tallymark.pipeline.reconcilecells import Cells
+from tallymark.pipeline.reconcileframes import ids_of, shares, spans_of
+from tallymark.store.postgres.tallycells import ALL_IDS
+from tests.tally.histories import uuid7
+
+
+def test_neighbouring_windows_are_read_together_and_far_ones_apart() -> None:
+    assert spans_of([3, 1, 2, 9], 10) == [(10, 40), (90, 100)]
+
+
+def test_beyond_so_many_ranges_the_smallest_gaps_are_read_along() -> None:
+    spans = spans_of([*range(0, 60, 2), 1000], 10)
+    assert len(spans) == 16
+    assert spans[-1] == (10_000, 10_010)
+
+
+def test_shares_are_of_the_same_width_and_hold_every_position_once() -> None:
+    spans = [(0, 100), (400, 410), (500, 690)]
+    found = shares(spans, 4)
+    assert len(found) == 4
+    positions = [at for share in found for low, high in share for at in range(low, high)]
+    assert sorted(positions) == [at for low, high in spans for at in range(low, high)]
+    assert max(sum(high - low for low, high in share) for share in found) <= 2 * 300 / 4
+
+
+def test_a_narrow_reading_has_no_more_shares_than_positions() -> None:
+    assert shares([(7, 8)], 4) == [[(7, 8)]]
+    assert shares([], 4) == []
+
+
+def test_ids_are_cut_where_they_lie_with_a_day_around_them() -> None:
+    day = 86_400_000
+    cells = Cells(100)
+    cells.ids[0] = (uuid7(2 * day, 1), uuid7(2 * day + 999, 1))
+    ranges = ids_of(cells, [0], 4)
+    assert len(ranges) == 4
+    assert [one[1] for one in ranges[:-1]] == [other[0] for other in ranges[1:]]
+    assert ranges[0][0] <= uuid.UUID(uuid7(day, 0))
+    assert ranges[-1][1].int >> 80 == 3 * day + 999
+    # The parts within hold what was written, not the room around it.
+    assert all(2 * day <= low.int >> 80 <= 2 * day + 999 for low, _ in ranges[1:])
+
+
+def test_where_ids_say_nothing_of_their_time_all_are_read() -> None:
+    cells = Cells(100)
+    assert ids_of(cells, [0], 4) == [ALL_IDS]
+    cells.ids[0] = (str(uuid.UUID(int=5)), str(uuid.UUID(int=9)))
+    assert ids_of(cells, [0], 4) == [ALL_IDS]

@@ -1,0 +1,104 @@
+"""A message's life: what happened to it, in order, and what that comes to."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+from tallymark.lifecycle import Verdict
+from tallymark.tally.found import DeadLetter, Effect, KeptRow, Records, Unfinished, WrittenRow
+from tallymark.tally.trace import life_of
+
+T0 = datetime(2026, 11, 1, 12, tzinfo=UTC)
+ID = "0199f1f0-0000-7000-8000-000000000001"
+
+
+def at(seconds: float) -> datetime:
+    return T0 + timedelta(seconds=seconds)
+
+
+SENT = WrittenRow(
+    "bank",
+    7,
+    "transfers",
+    b"alice",
+    0,
+    at(0),
+    batch=3,
+    batch_kind="range",
+    mode="transactional",
+    batch_state="sent",
+    owner="relay-1",
+    claimed_at=at(0.1),
+    sent_at=at(0.2),
+    receipt_offset=5,
+)
+KEPT = KeptRow("ledger", "ledger", "/bank", "transfers", 1, 42, 7, b"alice", at(0.15), at(0.3), None, 43)
+DONE = Effect("ledger", "ledger", 9, 1, "applied", at(0.3))
+
+
+def verdict(records: Records, *, after: float = 1) -> Verdict:
+    life = life_of(ID, records, now=at(after), late_after=timedelta(seconds=60))
+    assert life is not None
+    return life.verdict
+
+
+def test_nothing_recorded_is_no_life() -> None:
+    assert life_of(ID, Records(outboxes_asked=1), now=at(0)) is None
+
+
+def test_a_whole_life_is_told_in_the_order_of_time() -> None:
+    life = life_of(ID, Records([SENT], [KEPT], [DONE], consumers=["ledger"], outboxes_asked=1), now=at(1))
+    assert life is not None
+    assert [event.station for event in life.events] == ["outbox", "relay", "log", "relay", "inbox", "apply"]
+    assert life.verdict is Verdict.DELIVERED
+    assert (life.topic, life.key, life.clock) == ("transfers", b"alice", "adding")
+    told = life.as_json()
+    assert told["events"][2] == {
+        "at": at(0.15).isoformat(),
+        "station": "log",
+        "what": "logged",
+        "topic": "transfers",
+        "partition": 1,
+        "offset": 42,
+    }
+
+
+def test_the_verdict_says_how_far_it_came() -> None:
+    added = WrittenRow("bank", 7, "transfers", b"alice", 0, at(0))
+    assert verdict(Records([added], outboxes_asked=1)) is Verdict.PENDING
+    assert verdict(Records([added], outboxes_asked=1), after=61) is Verdict.LATE
+    later = WrittenRow("bank", None, "transfers", b"alice", None, at(0), due_at=at(3600))
+    assert verdict(Records([later], outboxes_asked=1), after=61) is Verdict.PENDING
+    sent = Records([SENT], consumers=["ledger"], outboxes_asked=1)
+    assert verdict(sent) is Verdict.PENDING
+    assert verdict(sent, after=61) is Verdict.LATE
+    queued = Unfinished("ledger", "ledger", "retrying", 2, "no such account", at(5))
+    assert verdict(Records([SENT], [KEPT], [], [queued], outboxes_asked=1)) is Verdict.PARKED
+    dead = DeadLetter("ledger", "ledger", "dead", 10, "no", "transfers", 1, 42, at(4), at(4))
+    assert verdict(Records([SENT], [KEPT], [], [], [dead], outboxes_asked=1)) is Verdict.DEAD
+    assert verdict(Records([SENT], [KEPT], outboxes_asked=1)) is Verdict.UNAPPLIED
+    assert verdict(Records([SENT], [KEPT], [DONE, DONE], outboxes_asked=1)) is Verdict.APPLIED_TWICE
+
+
+def test_what_its_outbox_has_dropped_is_no_phantom() -> None:
+    dropped = Records([], [KEPT], [DONE], consumers=["ledger"], outboxes_asked=1, outbox_from=8)
+    assert verdict(dropped) is Verdict.CANNOT_KNOW
+    assert verdict(replace(dropped, outbox_from=7)) is Verdict.PHANTOM
+    foreign = replace(KEPT, position=None)
+    assert verdict(Records([], [foreign], [DONE], outboxes_asked=1)) is Verdict.FOREIGN
+    dead = DeadLetter("ledger", "ledger", "dead", 10, "no", "transfers", 1, 42, at(4), at(4), 7)
+    assert verdict(Records([], [], [], [], [dead], outboxes_asked=1, outbox_from=8)) is Verdict.DEAD
+
+
+def test_a_consumer_that_has_passed_it_and_lacks_it_has_lost_it() -> None:
+    others = replace(KEPT, consumer="audit")
+    lacking = Records([SENT], [others], [replace(DONE, consumer="audit")], consumers=["audit", "ledger"])
+    assert lacking.place == (1, 42)
+    assert verdict(replace(lacking, outboxes_asked=1)) is Verdict.PENDING
+    assert verdict(replace(lacking, outboxes_asked=1, passed=["ledger"])) is Verdict.LOST_IN_INBOX
+
+
+def test_an_inbox_row_without_an_outbox_row_is_a_phantom_only_where_an_outbox_was_asked() -> None:
+    assert verdict(Records([], [KEPT], [DONE], outboxes_asked=1)) is Verdict.PHANTOM
+    assert verdict(Records([], [KEPT], [DONE])) is Verdict.DELIVERED
