@@ -96,9 +96,7 @@ class Child:
     def terminate(self, sign: signal.Signals = signal.SIGTERM) -> None:
         """Ask it to end, once it listens: one that is still importing would be ended by the signal itself."""
         if not self._was_asked:  # whoever was asked once may leave the second time to the system
-            wait_for(
-                lambda: not self.is_alive() or self._hears(sign), within=60, what=f"it hears {sign.name}"
-            )
+            wait_for(lambda: not self.is_alive() or self._hears(sign), what=f"it hears {sign.name}")
         self._was_asked = True
         self._send(sign)
 

@@ -13,7 +13,7 @@ _SOONEST_S, _LATEST_S = 0.01, 0.15
 _SHARE = 0.1
 
 
-def wait_for(condition: Callable[[], T], *, within: float = 20.0, what: str = "") -> T:
+def wait_for(condition: Callable[[], T], *, within: float = 60.0, what: str = "") -> T:
     """What `condition` returns, as soon as that is true; after `within` seconds an error that says `what`."""
     began = time.monotonic()
     while True:

@@ -14,6 +14,7 @@ from tallymark.inbox.ports import Instance, Place, Wanted
 from tallymark.local.cluster import LocalCluster
 from tallymark.store.postgres.inboxoperators import InboxOperators
 from tallymark.store.postgres.inboxstore import PostgresInboxStore
+from tests.conftest import MakeTopic
 from tests.inbox.ground import Ground
 from tests.waiting import wait_for
 
@@ -39,11 +40,29 @@ def test_the_broker_that_the_client_takes_for_the_controller_dies(cluster: Local
         assert topic_ids(admin, [topic]) == before
         assert len(partitions(admin, [topic])) == 3
         places = [(topic, partition) for partition in range(3)]
-        wait_for(
-            lambda: len(bounds(admin, places)) == 3, within=30, what="every partition has a leader again"
-        )
+        wait_for(lambda: len(bounds(admin, places)) == 3, what="every partition has a leader again")
     finally:
         cluster.broker(controller).start()
+
+
+def test_a_partition_that_had_no_leader_has_one_again(cluster: LocalCluster, make_topic: MakeTopic) -> None:
+    """The client remembers that there was none, and asks nobody by itself: all partitions asked about, or one of them."""
+    narrow, wide = (make_topic(each, replication_factor=1, min_insync_replicas="1") for each in (1, 3))
+    admin, other = (
+        AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0}) for _ in range(2)
+    )
+    leader = admin.list_topics(narrow, timeout=10).topics[narrow].partitions[0].leader
+
+    def found(client: AdminClient) -> tuple[int, int]:
+        return len(bounds(client, [(wide, each) for each in range(3)])), len(bounds(client, [(narrow, 0)]))
+
+    cluster.broker(leader).kill()
+    try:
+        wait_for(lambda: found(admin) == (2, 0), what="the client knows that the leader is gone")
+    finally:
+        cluster.broker(leader).start()
+    wait_for(lambda: found(other) == (3, 1), what="another client finds the leader again")
+    assert found(admin) == (3, 1)
 
 
 def test_what_kafka_refused_to_note_is_asked_for_again(bootstrap_servers: str, topic: str) -> None:

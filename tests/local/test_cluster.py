@@ -147,7 +147,7 @@ def test_a_wiped_disk_is_filled_again_from_the_others(cluster: LocalCluster, mak
     assert broker.state() is State.STOPPED
     broker.wipe_disk()
     broker.start()
-    wait_for(lambda: whole(cluster), within=60, what="all replicas in sync")
+    wait_for(lambda: whole(cluster), what="all replicas in sync")
     assert any(path.name == f"{topic}-0" for path in broker.data.iterdir())
     assert values(cluster, topic, 1) == [b"kept"]
 
@@ -168,7 +168,7 @@ def test_reconfigure_restarts_with_other_settings_and_back(cluster: LocalCluster
         broker.reconfigure({})  # also when the test fails: a warm cluster keeps what it was left with
     assert limit() == "1048588"  # Kafka's default, not what was found: an earlier run may have left its own
     assert "started" in broker.log()
-    wait_for(lambda: whole(cluster), within=60, what="all replicas in sync")
+    wait_for(lambda: whole(cluster), what="all replicas in sync")
 
 
 def test_a_paused_broker_is_seen_and_up_resumes_it(cluster: LocalCluster) -> None:

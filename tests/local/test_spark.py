@@ -58,7 +58,7 @@ def test_master_and_workers_are_processes_of_their_own(standing: LocalCluster, h
 def test_a_worker_that_was_killed_is_seen_and_comes_back(standing: LocalCluster) -> None:
     standing.process("spark-worker-1").kill()
     assert not standing.status().healthy
-    wait_for(lambda: alive_workers(page(standing)) == 1, within=40, what="the master has noticed")
+    wait_for(lambda: alive_workers(page(standing)) == 1, what="the master has noticed")
     standing.up()
     assert standing.status().healthy
     assert alive_workers(page(standing)) == 2

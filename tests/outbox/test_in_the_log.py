@@ -62,7 +62,7 @@ def consumed(bootstrap_servers: str, topic: str, count: int) -> list[Any]:
         return found
 
     try:
-        wait_for(lambda: len(read()) >= count, within=60, what=f"{count} messages in {topic}")
+        wait_for(lambda: len(read()) >= count, what=f"{count} messages in {topic}")
     finally:
         consumer.close()
     assert not [message.error() for message in found if message.error()]
@@ -83,7 +83,7 @@ def test_a_message_is_a_cloud_event_in_the_log(
         assert OUTBOX.state(tx, id_) is MessageState.PENDING
     with relaying(bank, bootstrap_servers):
         with psycopg.connect(bank, autocommit=True) as tx:
-            wait_for(lambda: OUTBOX.state(tx, later) is MessageState.SENT, within=60, what="all are sent")
+            wait_for(lambda: OUTBOX.state(tx, later) is MessageState.SENT, what="all are sent")
             assert [OUTBOX.state(tx, each) for each in (id_, raw, tomb)] == [MessageState.SENT] * 3
         messages = consumed(bootstrap_servers, topic, 4)
     first, second, third, fourth = messages

@@ -245,7 +245,7 @@ def log_rows(servers: str, topic: str) -> list[Row]:
                 )
             return not waiting
 
-        wait_for(read, within=30, what=f"{topic} is read")
+        wait_for(read, what=f"{topic} is read")
     finally:
         consumer.close()
     return rows

@@ -112,7 +112,7 @@ def read_again(ground: Ground, **options: Any) -> None:
         " lease_until = null, topic_id = ''"
     )
     with ground.inbox(**options) as child:
-        wait_for(all_read(ground), within=40, what="everything is read again")
+        wait_for(all_read(ground), what="everything is read again")
         wait_for(lambda: ground.value("select count(*) from tallymark.queue") == 0, what="the queue is empty")
         child.terminate()
         assert child.wait(30) == 0, child.output

@@ -37,7 +37,7 @@ def test_a_zombie_changes_nothing(inbox_ground: Ground, mode: str, point: str, t
         assert ground.applied() < MESSAGES, "it was stopped too late to show anything"
         with ground.inbox(mode=mode, tx=tx) as successor:
             # Kafka waits 6 s for the zombie; the database does not wait for its locks.
-            ground.wait_applied(MESSAGES, successor, within=40)
+            ground.wait_applied(MESSAGES, successor)
             before = applications(ground)
             positions = ground.positions()
             zombie.cont()
@@ -46,7 +46,7 @@ def test_a_zombie_changes_nothing(inbox_ground: Ground, mode: str, point: str, t
                 # Said by its write that was refused, or by its heartbeat, whichever woke first.
                 assert "another owner has taken" in zombie.output or "no longer ours" in zombie.output
             # It joins the group again, and both go on.
-            wait_for(lambda: owners(ground) == 2, within=40, what="both have partitions")
+            wait_for(lambda: owners(ground) == 2, what="both have partitions")
             assert applications(ground) == before
             # The successor may have passed the last markers meanwhile.
             assert all(ground.positions()[place] >= offset for place, offset in positions.items())

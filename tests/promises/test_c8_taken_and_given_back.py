@@ -27,7 +27,7 @@ def test_fixed_partitions_that_two_were_given(inbox_ground: Ground) -> None:
                 while owner(ground) != {first.pid}:
                     ground.send(20, transaction=1)
                 assert second.wait(30) == 0, second.output
-        wait_for(lambda: ground.applied() == ground.sent, what=f"all {ground.sent} are applied", within=30)
+        wait_for(lambda: ground.applied() == ground.sent, what=f"all {ground.sent} are applied")
         first.terminate()
         assert first.wait(30) == 0, first.output
     found = ground.compare()

@@ -31,7 +31,6 @@ def test_it_becomes_a_dead_letter_and_the_others_are_applied(
                 ground.query("select id::text, attempts from tallymark.dead_letters where state = 'dead'")
                 == [(bad, 2)]
             ),
-            within=60,
             what="it is dead",
         )
     assert ground.compare(without=[bad]).is_clean

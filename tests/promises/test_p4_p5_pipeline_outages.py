@@ -124,7 +124,7 @@ def test_from_the_service_to_spark_and_back_while_messages_come(
         # The service is started beside it: it waits until Spark has left.
         with ground.inbox() as service:
             service.wait_output("is held by")
-            wait_for(lambda: ground.applied() >= 300, within=60, what="Spark still reads")
+            wait_for(lambda: ground.applied() >= 300, what="Spark still reads")
             spark.terminate()
             assert spark.wait(240) == 0, spark.output
             ground.send(100)

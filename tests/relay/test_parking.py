@@ -248,7 +248,7 @@ def test_without_transactions_what_timed_out_beside_a_refused_one_is_not_taken_f
         finally:
             leader.start()
         worker.reset()
-        wait_for(lambda: _idle_in_the_end(worker), within=60, what="the batch is done with")
+        wait_for(lambda: _idle_in_the_end(worker), what="the batch is done with")
         assert parked(ground) == {"failed": 1}
     assert timed_out in {record.id for record in ground.log()}
 
@@ -259,7 +259,6 @@ def _until_the_client_gave_up(worker: LaneWorker) -> None:
     assert isinstance(publisher, KafkaPublisher)
     wait_for(
         lambda: publisher._producer.poll(0.1) >= 0 and publisher._flights[0].unacknowledged == 0,
-        within=30,
         what="the client gives the message up",
     )
 

@@ -28,6 +28,8 @@ _WAIT_S = 10.0
 _FIRST_WAIT_S = 4.0
 # The client's own time-out comes first, and says more.
 _ANSWER_S = 15.0
+# What the client says when it knows no leader: of any partition that it was asked about, of this one.
+_LEADERLESS = frozenset({KafkaError._NOENT, KafkaError.LEADER_NOT_AVAILABLE})
 # Any: these two are written without types.
 _EARLIEST: Any = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 _LATEST: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]
@@ -104,23 +106,24 @@ def _answers(admin: AdminClient, topics: Collection[str]) -> dict[str, Future[An
     if not topics:
         return {}
     answers = admin.describe_topics(TopicCollection(list(topics)), request_timeout=_FIRST_WAIT_S)
-    if any(_timed_out(answer) for answer in answers.values()):
-        # The client asks the broker that it takes for the controller. When that one dies it goes on waiting for it:
-        # who it is now comes with the metadata, and an idle client asks for those every five minutes only.
+    if any(_failed(answer) == KafkaError._TIMED_OUT for answer in answers.values()):
+        # The client asks the broker that it takes for the controller. When that one dies it goes on waiting for it.
         _refresh(admin)
         answers = admin.describe_topics(TopicCollection(list(topics)), request_timeout=_WAIT_S)
     return answers
 
 
-def _timed_out(answer: Future[Any]) -> bool:
+def _failed(answer: Future[Any]) -> int | None:
+    """The code of its failure; none where it did not fail."""
     try:
         error = answer.exception(_ANSWER_S)
     except TimeoutError:
-        return True
-    return isinstance(error, KafkaException) and faults.error_of(error).code() == KafkaError._TIMED_OUT
+        return KafkaError._TIMED_OUT
+    return faults.error_of(error).code() if isinstance(error, KafkaException) else None
 
 
 def _refresh(admin: AdminClient) -> None:
+    """Leaders and the controller as they are now: an idle client remembers them for five minutes."""
     try:
         admin.list_topics(timeout=_WAIT_S)
     except KafkaException as error:
@@ -145,6 +148,21 @@ def _answered(answer: Future[Any], doing: str) -> Any:
 
 
 def _listed(admin: AdminClient, asked: Mapping[Place, Any]) -> dict[Place, int]:
+    answers = _offsets(admin, asked)
+    if leaderless := {
+        place: asked[place] for place, answer in answers.items() if _failed(answer) in _LEADERLESS
+    }:
+        # A client that once saw a partition without a leader takes that for its last word, and asks nobody again.
+        _refresh(admin)
+        answers |= _offsets(admin, leaderless)
+    told = {
+        place: _answered(answer, f"asking for the offsets of {place[0]}/{place[1]}")
+        for place, answer in answers.items()
+    }
+    return {place: int(each.offset) for place, each in told.items() if each is not None}
+
+
+def _offsets(admin: AdminClient, asked: Mapping[Place, Any]) -> dict[Place, Future[Any]]:
     if not asked:
         return {}
     answers = admin.list_offsets(
@@ -152,13 +170,7 @@ def _listed(admin: AdminClient, asked: Mapping[Place, Any]) -> dict[Place, int]:
         isolation_level=IsolationLevel.READ_COMMITTED,
         request_timeout=_WAIT_S,
     )
-    found = {}
-    for partition, answer in answers.items():
-        place = partition.topic, partition.partition
-        told = _answered(answer, f"asking for the offsets of {place[0]}/{place[1]}")
-        if told is not None:
-            found[place] = int(told.offset)
-    return found
+    return {(partition.topic, partition.partition): answer for partition, answer in answers.items()}
 
 
 class Logs:
