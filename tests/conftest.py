@@ -16,9 +16,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
-from tallymark.broker.kafka import AdminClient, NewTopic
+from tallymark.broker.kafka import AdminClient, KafkaError, KafkaException, NewTopic
 from tallymark.local.cluster import LocalCluster
+from tests.leaders import wait_for_leaders
 from tests.secured import secured
 from tests.waiting import wait_for
 
@@ -29,10 +31,17 @@ MakeTopic = Callable[..., str]
 # Side by side, whoever gets a long file last decides when all is over: folders of long ones go first.
 _LONG = ("promises", "pipeline", "tally", "local", "torture", "demo", "console", "docs", "relay", "inbox")
 
+# After the machine stood still for seconds all brokers may be fenced: there is none to place a replica on.
+_NOT_NOW = (KafkaError.INVALID_REPLICATION_FACTOR, KafkaError._TIMED_OUT, KafkaError.REQUEST_TIMED_OUT)
+
 # A run in the background starts with SIGINT ignored, and its children inherit that: tests of Ctrl-C need it heard.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+
+# A machine that stands still for a moment makes an example slow, not wrong.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 
 # Spark's drivers live for seconds here: what the second compiler would win is never won back. Half the CPU of a start.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
@@ -116,9 +125,10 @@ def make_topic(admin: AdminClient, request: pytest.FixtureRequest) -> Iterator[M
             "min.insync.replicas": "2",
             **{key.replace("_", "."): value for key, value in settings.items()},
         }
-        admin.create_topics([NewTopic(name, partitions, replication_factor, config=config)])[name].result(30)
         made.append(name)
-        wait_for(lambda: _has_leaders(admin, name, partitions), what=f"topic {name} has leaders")
+        wanted = NewTopic(name, partitions, replication_factor, config=config)
+        wait_for(lambda: _made(admin, wanted), what=f"topic {name} is made")
+        wait_for_leaders(admin, name, partitions)
         return name
 
     yield make
@@ -133,9 +143,15 @@ def topic(make_topic: MakeTopic) -> str:
     return make_topic()
 
 
-def _has_leaders(admin: AdminClient, topic: str, partitions: int) -> bool:
-    found = admin.list_topics(topic, timeout=10).topics[topic].partitions
-    return len(found) == partitions and all(partition.leader >= 0 for partition in found.values())
+def _made(admin: AdminClient, topic: NewTopic) -> bool:
+    try:
+        admin.create_topics([topic])[topic.topic].result(30)
+    except KafkaException as error:
+        code = error.args[0].code()
+        if code not in (KafkaError.TOPIC_ALREADY_EXISTS, *_NOT_NOW):
+            raise
+        return bool(code == KafkaError.TOPIC_ALREADY_EXISTS)
+    return True
 
 
 def _unique(request: pytest.FixtureRequest, *, separator: str) -> str:

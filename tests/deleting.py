@@ -27,6 +27,6 @@ def _deleted(admin: AdminClient, upto: list[TopicPartition]) -> bool:
         if error.args[0].code() not in _NO_LEADER:
             raise
         for topic in {each.topic for each in upto}:
-            admin.list_topics(topic, timeout=10)
+            admin.list_topics(topic, timeout=30)
         return False
     return True

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -21,6 +22,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from tests.waiting import wait_for
 
 _READ_WITHIN_S = 240.0
+_MARKERS_WITHIN_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +67,7 @@ class Comparison:
 
 def query(url: str, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
     """Plain SQL, in a connection and a commit of its own."""
-    with psycopg.connect(url, autocommit=True, connect_timeout=5) as connection:
+    with psycopg.connect(url, autocommit=True, connect_timeout=60) as connection:
         cursor = connection.execute(sql.encode(), parameters or None)
         return cursor.fetchall() if cursor.description else []
 
@@ -121,7 +123,7 @@ def log_records(servers: str, topics: Iterable[str], *, committed: bool = True) 
         }
     )
     try:
-        known = consumer.list_topics(timeout=20).topics
+        known = consumer.list_topics(timeout=30).topics
         wanted = [
             TopicPartition(topic, partition, 0)
             for topic in topics
@@ -170,18 +172,28 @@ def _read(consumer: Consumer, wanted: list[TopicPartition]) -> list[LogRecord]:
         return []
     consumer.assign(wanted)
     found: list[LogRecord] = []
-    open_ = {(each.topic, each.partition) for each in wanted}
+    ends: dict[tuple[Any, Any], Any] = {}
+    at_an_end = 0.0
 
     def drained() -> bool:
+        nonlocal at_an_end
         for message in consumer.consume(5000, timeout=0.2):
             error = message.error()
             if error is None:
                 found.append(_record(message))
             elif error.code() == KafkaError._PARTITION_EOF:
-                open_.discard((message.topic(), message.partition()))
+                ends[message.topic(), message.partition()] = message.offset()
+                at_an_end = time.monotonic()
             elif not error.retriable():
                 raise KafkaException(error)
-        return not open_
+        if len(ends) < len(wanted):
+            return False
+        # A commit returns before its markers are in the log; one that never comes has left its transaction open.
+        whole = all(
+            ends[each.topic, each.partition] >= consumer.get_watermark_offsets(each, cached=True)[1]
+            for each in wanted
+        )
+        return whole or time.monotonic() - at_an_end > _MARKERS_WITHIN_S
 
     wait_for(drained, within=_READ_WITHIN_S, what="the log is read to its end")
     return sorted(found, key=lambda record: (record.topic, record.partition, record.offset))

@@ -36,6 +36,7 @@ from cryptography.x509.oid import NameOID
 
 from tallymark.local.cluster import LocalCluster
 from tallymark.local.home import Listener
+from tests.waiting import wait_for
 
 USER, PASSWORD = "teller", "c0rrect-horse"
 
@@ -79,14 +80,22 @@ class Secured:
         rules = [(each, AclPermissionType.ALLOW) for each in but] or [
             (AclOperation.ALL, AclPermissionType.DENY)
         ]
+        ours = AclBindingFilter(*pattern, AclOperation.ANY, AclPermissionType.ANY)
+
+        def rules_known() -> int:
+            """By the broker's own authorizer, which learns of them after the controller has answered."""
+            return len(self.admin.describe_acls(ours, request_timeout=30).result(30))
+
         for made in self.admin.create_acls([AclBinding(*pattern, *rule) for rule in rules]).values():
             made.result(30)
+        wait_for(lambda: rules_known() == len(rules), what="the broker knows the rules")
         try:
             yield
         finally:
             filters = [AclBindingFilter(*pattern, *rule) for rule in rules]
             for gone in self.admin.delete_acls(filters).values():
                 gone.result(30)
+            wait_for(lambda: rules_known() == 0, what="the broker has forgotten the rules")
 
 
 def self_signed() -> tuple[str, str]:

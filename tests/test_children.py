@@ -17,7 +17,7 @@ told.wait(60)
 def test_a_child_that_is_still_importing_is_not_ended_by_the_signal_itself() -> None:
     with start_child(["-c", SLOW_TO_LISTEN]) as child:
         child.terminate()
-        assert child.wait(30) == 0, child.output
+        assert child.wait() == 0, child.output
 
 
 def test_whoever_has_ended_is_not_stopped_and_nobody_waits_for_it() -> None:
@@ -31,4 +31,4 @@ def test_a_child_is_stopped_and_goes_on() -> None:
         assert child.stop()
         child.cont()
         child.terminate()
-        assert child.wait(30) == 0, child.output
+        assert child.wait() == 0, child.output

@@ -162,9 +162,9 @@ def test_a_reason_is_needed(own: Service) -> None:
         "x",
     ]
     for body in wrong:
-        answer = httpx.post(own.url + "/v1/consumers/ledger/pause", json=body, headers=headers)
+        answer = httpx.post(own.url + "/v1/consumers/ledger/pause", json=body, headers=headers, timeout=30)
         assert answer.status_code == 422, body
-    answer = httpx.post(own.url + "/v1/consumers/ledger/pause", content=b"{", headers=headers)
+    answer = httpx.post(own.url + "/v1/consumers/ledger/pause", content=b"{", headers=headers, timeout=30)
     assert answer.status_code == 422
     assert audit(own) == []
 

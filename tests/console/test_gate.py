@@ -38,7 +38,7 @@ def test_nobody_without_a_token(looking: Service, path: str) -> None:
     is_problem(answer, 401)
     assert answer.headers["www-authenticate"].startswith("Bearer")
     for wrong in ("Bearer nonsense", "Basic dXNlcjpwYXNz", "Bearer", f"Bearer {'x' * 500}"):
-        is_problem(httpx.get(looking.url + path, headers={"Authorization": wrong}), 401)
+        is_problem(httpx.get(looking.url + path, headers={"Authorization": wrong}, timeout=30), 401)
 
 
 def test_the_probes_are_open_and_say_little(looking: Service) -> None:
@@ -51,18 +51,18 @@ def test_an_expired_and_a_revoked_token_are_refused_at_once(looking: Service) ->
     tokens = Tokens(looking.database)
     token, made = tokens.create("short-lived", TokenRole.VIEWER, who="tests", expires=timedelta(hours=1))
     headers = {"Authorization": f"Bearer {token}"}
-    assert httpx.get(looking.url + "/v1/outboxes", headers=headers).status_code == 200
+    assert httpx.get(looking.url + "/v1/outboxes", headers=headers, timeout=30).status_code == 200
     looking.query(
         "update tallymark.api_tokens set created_at = now() - interval '2 h', expires_at = now() where number = %s",
         made.number,
     )
-    told = httpx.get(looking.url + "/v1/outboxes", headers=headers)
+    told = httpx.get(looking.url + "/v1/outboxes", headers=headers, timeout=30)
     is_problem(told, 401)
     assert "expired" in told.json()["detail"]
     looking.query("update tallymark.api_tokens set expires_at = null where number = %s", made.number)
-    assert httpx.get(looking.url + "/v1/outboxes", headers=headers).status_code == 200
+    assert httpx.get(looking.url + "/v1/outboxes", headers=headers, timeout=30).status_code == 200
     tokens.revoke("short-lived", who="tests")
-    told = httpx.get(looking.url + "/v1/outboxes", headers=headers)
+    told = httpx.get(looking.url + "/v1/outboxes", headers=headers, timeout=30)
     is_problem(told, 401)
     assert "revoked" in told.json()["detail"]
 
@@ -111,7 +111,7 @@ def test_browsers_are_told_to_be_careful(looking: Service) -> None:
 
 def test_unknown_routes_and_methods_are_problems(looking: Service) -> None:
     is_problem(looking.get("/v1/no-such-thing"), 404)
-    told = httpx.delete(looking.url + "/v1/outboxes", headers=looking.headers(TokenRole.ADMIN))
+    told = httpx.delete(looking.url + "/v1/outboxes", headers=looking.headers(TokenRole.ADMIN), timeout=30)
     is_problem(told, 405)
     assert "GET" in told.headers["allow"]
 
@@ -160,9 +160,11 @@ def test_too_many_wrong_tokens_and_the_address_waits(shared_database: str) -> No
     with service.child:
         assert service.get("/v1/outboxes").status_code == 200
         bad = {"Authorization": "Bearer tmk_" + "x" * 43}
-        said = [httpx.get(service.url + "/v1/outboxes", headers=bad).status_code for _ in range(5)]
+        said = [
+            httpx.get(service.url + "/v1/outboxes", headers=bad, timeout=30).status_code for _ in range(5)
+        ]
         assert said == [401, 401, 401, 429, 429]
-        limited = httpx.get(service.url + "/v1/outboxes", headers=bad)
+        limited = httpx.get(service.url + "/v1/outboxes", headers=bad, timeout=30)
         is_problem(limited, 429)
         assert 0 < int(limited.headers["retry-after"]) <= 61
         # Who was let in before still is.

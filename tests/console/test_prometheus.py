@@ -77,7 +77,7 @@ def settings(folder: Path, service: Service) -> Path:
 
 def firing(prometheus: str) -> set[str]:
     try:
-        answer = httpx.get(f"{prometheus}/api/v1/alerts").raise_for_status()
+        answer = httpx.get(f"{prometheus}/api/v1/alerts", timeout=30).raise_for_status()
     except httpx.HTTPError:  # it is still starting
         return set()
     found = answer.json()["data"]["alerts"]
@@ -118,4 +118,4 @@ def test_an_alert_fires_when_a_consumer_is_stopped_and_clears_when_it_is_started
                 )
         finally:
             process.terminate()
-            process.wait(30)
+            process.wait()

@@ -105,7 +105,7 @@ def test_ctrl_c_while_everything_breaks_leaves_nothing_behind(folder: Path) -> N
 @pytest.mark.parametrize("point", ["local.before_probe"])
 def test_a_demo_that_is_told_to_stop_while_it_starts_leaves_nothing_behind(folder: Path, point: str) -> None:
     with demo(folder, crash_point=f"{point}:1:term") as child:
-        assert child.wait(60) == INTERRUPTED, child.output
+        assert child.wait(240) == INTERRUPTED, child.output
         assert f"crash point {point}" in child.output
         assert "Traceback" not in child.output
     assert running(folder) == []
@@ -128,6 +128,6 @@ def test_ctrl_c_is_quiet_and_leaves_nothing_behind(folder: Path) -> None:
 
 def test_too_few_messages_to_break_everything_are_refused(folder: Path) -> None:
     with demo(folder, "--messages", "500") as child:
-        assert child.wait(30) == 2
+        assert child.wait() == 2
         assert "give at least 3000, or --calm" in child.output
     assert list(folder.iterdir()) == []

@@ -55,7 +55,7 @@ def test_what_ended_well_or_was_stopped_is_not_started_again(crew: Crew) -> None
 
 def test_what_fails_again_and_again_is_named_with_its_last_words(crew: Crew) -> None:
     started(crew, "raise SystemExit('no such database')")
-    wait_for(crew.hopeless, what="it is given up")
+    wait_for(crew.hopeless, within=240, what="it is given up")
     assert crew["it"].last_words() == "no such database"
 
 

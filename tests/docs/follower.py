@@ -87,7 +87,7 @@ class Reader:
             terminal.terminate()
         for terminal in self.terminals:
             with terminal:
-                assert terminal.wait(30) == 0, terminal.output
+                assert terminal.wait() == 0, terminal.output
 
 
 def _lines(text: str) -> Iterator[str]:

@@ -17,6 +17,7 @@ from confluent_kafka import Producer, TopicPartition
 from tallymark.message import new_id
 from tests import journal
 from tests.children import Child, start_child
+from tests.leaders import wait_for_markers
 from tests.waiting import wait_for
 
 ACCOUNTS = 12
@@ -123,6 +124,7 @@ class Ground:
                     topic or self.topic, value=value, key=key, headers=list(carried or ()), **where
                 )
             producer.commit_transaction(30)
+        wait_for_markers(self.servers, topic or self.topic)
 
     # Looking
 
@@ -225,7 +227,7 @@ class Ground:
         with self.inbox(**options) as child:
             self.wait_applied(count, child, within=within)
             child.terminate()
-            assert child.wait(30) == 0, child.output
+            assert child.wait() == 0, child.output
             return child.output
 
 
@@ -248,7 +250,7 @@ def ends(servers: str, topic: str, partitions: int) -> dict[int, int]:
     consumer = Consumer({"bootstrap.servers": servers, "group.id": "ends", "log_level": 0})
     try:
         return {
-            each: consumer.get_watermark_offsets(TopicPartition(topic, each), timeout=10)[1]
+            each: consumer.get_watermark_offsets(TopicPartition(topic, each), timeout=30)[1]
             for each in range(partitions)
         }
     finally:

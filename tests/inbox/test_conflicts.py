@@ -46,7 +46,7 @@ def test_two_processes_that_lock_the_same_rows_in_opposite_order(make_inbox_grou
         for child in (one, other):
             child.terminate()
         for child in (one, other):
-            assert child.wait(30) == 0, child.output
+            assert child.wait() == 0, child.output
     deadlocks = "select deadlocks from pg_stat_database where datname = current_database()"
     wait_for(lambda: ground.value(deadlocks) > 0, what="there was a deadlock at all")
     assert ground.query("select distinct attempt from tallymark.applications") == [(1,)]

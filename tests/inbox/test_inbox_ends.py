@@ -16,12 +16,12 @@ from tests.waiting import wait_for
 def test_it_ends_within_seconds_under_load(inbox_ground: Ground, mode: str, sign: signal.Signals) -> None:
     ground = inbox_ground
     ground.send(500)
-    with ground.inbox(mode=mode, takes=0.01) as child:
-        ground.wait_applied(50, child)
+    with ground.inbox(mode=mode, takes=0.1) as child:
+        ground.wait_applied(5, child)
         told = time.monotonic()
         child.terminate(sign)
-        assert child.wait(20) == 0, child.output
-        assert time.monotonic() - told < 8
+        assert child.wait(60) == 0, child.output
+        assert time.monotonic() - told < 20, "to finish them all would take longer"
         assert "Traceback" not in child.output
     applied = ground.applied()
     assert applied < 500, "it was told too late to show anything"
@@ -50,7 +50,7 @@ def test_fixed_partitions(inbox_ground: Ground, positions: str) -> None:
         for child in (one, other):
             child.terminate()
         for child in (one, other):
-            assert child.wait(30) == 0, child.output
+            assert child.wait() == 0, child.output
     found = ground.compare()
     assert found.is_clean, found
 

@@ -88,7 +88,7 @@ def test_two_inboxes_of_one_name_and_other_topics(inbox_ground: Ground, make_top
 
 
 def refused(child: Child, code: int, said: str) -> None:
-    assert child.wait(30) == code, child.output
+    assert child.wait() == code, child.output
     assert said in child.output, child.output
     assert "Traceback" not in child.output
     assert len(child.output.strip().splitlines()) <= 4, child.output

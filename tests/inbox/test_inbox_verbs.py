@@ -263,7 +263,7 @@ def test_positions_that_are_kafkas_are_shown_and_sought_there(inbox_ground: Grou
         ground.wait_applied(20, child)
         assert "stop its processes first" in verb(ground, *seek, code=1)["remedy"]
         child.terminate()
-        assert child.wait(30) == 0, child.output
+        assert child.wait() == 0, child.output
     (shown,) = verb(ground, "inbox", "status", ground.name)
     assert len(shown["positions"]) == 3
     assert shown["lag"] <= 3, "markers alone, if anything"

@@ -34,7 +34,7 @@ class Beginning:
 def test_the_broker_that_the_client_takes_for_the_controller_dies(cluster: LocalCluster, topic: str) -> None:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
     before = wait_for(lambda: topic_ids(admin, [topic]), what="every broker knows the topic")
-    controller = admin.list_topics(topic, timeout=10).controller_id
+    controller = admin.list_topics(topic, timeout=30).controller_id
     cluster.broker(controller).kill()
     try:
         assert topic_ids(admin, [topic]) == before
@@ -51,7 +51,7 @@ def test_a_partition_that_had_no_leader_has_one_again(cluster: LocalCluster, mak
     admin, other = (
         AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0}) for _ in range(2)
     )
-    leader = admin.list_topics(narrow, timeout=10).topics[narrow].partitions[0].leader
+    leader = admin.list_topics(narrow, timeout=30).topics[narrow].partitions[0].leader
 
     def found(client: AdminClient) -> tuple[int, int]:
         return len(bounds(client, [(wide, each) for each in range(3)])), len(bounds(client, [(narrow, 0)]))
@@ -62,7 +62,8 @@ def test_a_partition_that_had_no_leader_has_one_again(cluster: LocalCluster, mak
     finally:
         cluster.broker(leader).start()
     wait_for(lambda: found(other) == (3, 1), what="another client finds the leader again")
-    assert found(admin) == (3, 1)
+    # Left to itself the client would wait for five minutes.
+    wait_for(lambda: found(admin) == (3, 1), within=30, what="and so does the one that had missed it")
 
 
 def test_what_kafka_refused_to_note_is_asked_for_again(bootstrap_servers: str, topic: str) -> None:

@@ -35,13 +35,13 @@ def fetched(tmp_path_factory: pytest.TempPathFactory) -> Path:
     cache = tmp_path_factory.mktemp("cache")
     root = Path(__file__).parents[2]
     with start_child(["-c", FETCH, str(cache)], crash_point="local.jars_fetched", cwd=root) as killed:
-        assert killed.wait() == -signal.SIGKILL, killed.output
+        assert killed.wait(240) == -signal.SIGKILL, killed.output
     assert JarStore(find_java(), cache).fault(SMALL) == "is missing"
     with (
         start_child(["-c", FETCH, str(cache)], cwd=root) as one,
         start_child(["-c", FETCH, str(cache)], cwd=root) as two,
     ):
-        assert (one.wait(), two.wait()) == (0, 0), one.output + two.output
+        assert (one.wait(240), two.wait(240)) == (0, 0), one.output + two.output
         assert ("fetching" in one.output) != ("fetching" in two.output), "it was fetched twice"
     return cache
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from tallymark.broker.kafka import AdminClient, KafkaError, NewTopic
 from tests.secured import Secured, self_signed
+from tests.waiting import wait_for
 
 
 def errors_until(secured: Secured, settings: dict[str, str], code: int, within: float) -> list[KafkaError]:
@@ -24,7 +25,7 @@ def errors_until(secured: Secured, settings: dict[str, str], code: int, within: 
 def test_the_right_password_works(secured: Secured) -> None:
     admin = AdminClient({"bootstrap.servers": secured.servers, **secured.client(), "log_level": 0})
     admin.create_topics([NewTopic("secured", 1, 1)])["secured"].result(30)
-    assert "secured" in admin.list_topics(timeout=30).topics
+    wait_for(lambda: "secured" in admin.list_topics(timeout=30).topics, what="the broker knows the topic")
 
 
 def test_the_wrong_password_is_told_quickly(secured: Secured) -> None:

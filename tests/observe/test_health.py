@@ -16,7 +16,7 @@ from tallymark.observe.metrics import Metrics
 
 def get(server: HealthServer, path: str) -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(f"http://{server.address}{path}", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://{server.address}{path}", timeout=30) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()

@@ -49,7 +49,9 @@ def test_a_real_broker_tells_what_is_used(tmp_path: Path) -> None:
     cluster.up()
     try:
         (address,) = cluster.agents.addresses()
-        told = wait_for(lambda: httpx.get(f"http://{address}/metrics").text, what="the agent answers")
+        told = wait_for(
+            lambda: httpx.get(f"http://{address}/metrics", timeout=30).text, what="the agent answers"
+        )
         names = set(re.findall(r"^(\w+)[{ ]", told, re.MULTILINE))
         assert set(SERIES) <= names, sorted(set(SERIES) - names)
     finally:

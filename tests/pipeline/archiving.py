@@ -22,6 +22,7 @@ from tallymark.pipeline.archive import ArchiveConfig, Archived, ArchiveRun, new_
 from tallymark.pipeline.manifest import Archive
 from tallymark.pipeline.manifestlog import ManifestLog
 from tests.children import Child, start_child
+from tests.leaders import wait_for_markers
 from tests.waiting import wait_for
 
 if TYPE_CHECKING:
@@ -94,6 +95,7 @@ class Ground:
                     produce(number, "aborted")
                 producer.flush(30)
                 producer.abort_transaction(30)
+        wait_for_markers(self.servers, topic or self.topics[0])
 
     # Running
 
@@ -221,7 +223,7 @@ def log_rows(servers: str, topic: str) -> list[Row]:
     )
     rows: list[Row] = []
     try:
-        partitions = consumer.list_topics(topic, timeout=20).topics[topic].partitions
+        partitions = consumer.list_topics(topic, timeout=30).topics[topic].partitions
         consumer.assign([TopicPartition(topic, each, 0) for each in partitions])
         waiting = set(partitions)
 

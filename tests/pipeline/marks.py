@@ -66,7 +66,7 @@ def in_the_log(servers: str, topic: str, count: int) -> Marks:
     )
     places, ids = array("q"), bytearray()
     try:
-        partitions = consumer.list_topics(topic, timeout=20).topics[topic].partitions
+        partitions = consumer.list_topics(topic, timeout=30).topics[topic].partitions
         consumer.assign([TopicPartition(topic, each, 0) for each in partitions])
         waiting = set(partitions)
 

@@ -55,7 +55,7 @@ def test_the_archive_in_status_and_in_metrics(
     with gauges.served(0, lambda: look(ground.manifests, ground.client), every_s=0.2) as server:
 
         def told(name: str) -> float | None:
-            for line in httpx.get(f"http://{server.address}/metrics").text.splitlines():
+            for line in httpx.get(f"http://{server.address}/metrics", timeout=30).text.splitlines():
                 if line.startswith(f'tallymark_archive_{name}{{archive="{ground.folder}"}} '):
                     return float(line.rpartition(" ")[2])
             return None

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 from psycopg import sql
 
 from tallymark.apply.handlers import Handlers
 from tallymark.apply.incoming import Message
 from tallymark.apply.options import Defaults
+from tallymark.broker.offsets import topic_ids
 from tallymark.errors import Problem
 from tallymark.inbox.identity import received
 from tallymark.inbox.ports import Wanted
@@ -26,6 +27,7 @@ from tallymark.pipeline.tenure import Held
 from tallymark.store.postgres.inboxstore import PostgresInboxStore
 from tests.deleting import deleted
 from tests.inbox.ground import Ground, ends, headers
+from tests.leaders import wait_for_leaders
 from tests.pipeline.grounds import Run
 from tests.waiting import wait_for
 
@@ -260,6 +262,7 @@ def test_a_topic_made_anew_stops_it(inbox_ground: Ground, spark: SparkSession, a
     ground = inbox_ground
     ground.send(30)
     Run(ground, spark)()
+    before = topic_ids(admin, [ground.topic])
     admin.delete_topics([ground.topic])[ground.topic].result(30)
 
     def made() -> bool:
@@ -270,7 +273,11 @@ def test_a_topic_made_anew_stops_it(inbox_ground: Ground, spark: SparkSession, a
         return True
 
     wait_for(made, what="the topic is made anew")
-    wait_for(lambda: ground.topic in admin.list_topics(timeout=10).topics, what="the new topic is known")
+    wait_for(
+        lambda: set(topic_ids(admin, [ground.topic]).values()) - set(before.values()),
+        what="the new topic is known",
+    )
+    wait_for_leaders(admin, ground.topic, 3)
     with pytest.raises(Problem, match="deleted and made anew"):
         Run(ground, spark)()
 
@@ -282,10 +289,7 @@ def test_partitions_that_are_added_are_read_from_their_beginning(
     ground.send(20)
     Run(ground, spark)()
     admin.create_partitions([NewPartitions(ground.topic, 5)])[ground.topic].result(30)
-    wait_for(
-        lambda: len(admin.list_topics(ground.topic, timeout=10).topics[ground.topic].partitions) == 5,
-        what="there are five partitions",
-    )
+    wait_for_leaders(admin, ground.topic, 5)
     value = json.dumps({"n": 1, "account": "account-1", "amount": 5}).encode()
     for partition in (3, 4):
         ground.send_raw([(b"account-1", value, headers(str(new_id())))], partition=partition)
@@ -337,12 +341,13 @@ def _records(ground: Ground) -> list[Any]:
     found: list[Any] = []
     ended = 0
     while ended < 3:
-        message = consumer.poll(10)
+        message = wait_for(lambda: consumer.poll(1), what="the log is read")
         assert message is not None
-        if message.error():
-            ended += 1
-        else:
+        error = message.error()
+        if error is None:
             found.append(message)
+        elif error.code() == KafkaError._PARTITION_EOF:
+            ended += 1
     consumer.close()
     return found
 
@@ -358,7 +363,7 @@ def test_a_handler_that_hangs_in_a_batch_counts_as_failed(inbox_ground: Ground, 
             calls.append(message.key)
             release.wait(120)
 
-    handlers = Handlers(Defaults().changed(handler_timeout=1.0, backoff=(60, 60)))
+    handlers = Handlers(Defaults().changed(handler_timeout=5.0, backoff=(60, 60)))
     handlers.handler(ground.topic)(apply)
     try:
         done = Run(ground, spark, HandlersEffect(handlers))()

@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.full, pytest.mark.timeout(900)]
 
 
 def leader_of(admin: AdminClient, topic: str, partition: int) -> int:
-    return int(admin.list_topics(topic, timeout=10).topics[topic].partitions[partition].leader)
+    return int(admin.list_topics(topic, timeout=30).topics[topic].partitions[partition].leader)
 
 
 def test_a_leader_dies_under_the_archive(

@@ -81,7 +81,7 @@ def test_the_screen_moves_with_the_days(
 def test_status_while_positions_are_held(
     inbox_ground: Ground, make_station: MakeStation, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    make_station()
+    make_station(lease_s=60.0)
     where = ["--database", inbox_ground.url, "--bootstrap-servers", inbox_ground.servers]
     code = main(["pipeline", "status", "--json", *where])
     said = capsys.readouterr()
@@ -167,14 +167,14 @@ def test_a_handler_that_hangs_is_left_behind(inbox_ground: Ground, make_station:
             release.wait(60)
 
     queue(inbox_ground, "bad", "good")
-    station = make_station(handled(inbox_ground, apply, handler_timeout=0.2))
+    station = make_station(handled(inbox_ground, apply, handler_timeout=2))
     ingest = station.ingest(NO_SPARK, IngestConfig())
 
     def left() -> bool:
         try:
             ingest.look()
         except Stale as error:
-            return "did not come back within 0.2 s" in str(error)
+            return "did not come back within 2 s" in str(error)
         return False
 
     try:
@@ -213,7 +213,7 @@ def test_a_topic_made_anew_is_refused_before_a_commit(
     tenure.refuse_recreated()
     name = inbox_ground.topic
     admin.delete_topics([name])[name].result(30)
-    wait_for(lambda: name not in admin.list_topics(timeout=10).topics, what="the topic is gone")
+    wait_for(lambda: name not in admin.list_topics(timeout=30).topics, what="the topic is gone")
 
     def made() -> bool:
         return admin.create_topics([NewTopic(name, 3, 3)])[name].exception(30) is None

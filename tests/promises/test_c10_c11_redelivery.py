@@ -48,7 +48,7 @@ def test_two_consumers_in_one_database_both_apply(inbox_ground: Ground) -> None:
         for child in (one, other):
             child.terminate()
         for child in (one, other):
-            assert child.wait(30) == 0, child.output
+            assert child.wait() == 0, child.output
     assert Counter(row[0] for row in ground.query("select message_id from effect")) == dict.fromkeys(ids, 2)
     kept = ground.query("select consumer, count(*) from tallymark.inbox group by 1 order by 1")
     assert kept == [(ground.name, 100), (f"{ground.name}-other", 100)]
@@ -115,7 +115,7 @@ def read_again(ground: Ground, **options: Any) -> None:
         wait_for(all_read(ground), what="everything is read again")
         wait_for(lambda: ground.value("select count(*) from tallymark.queue") == 0, what="the queue is empty")
         child.terminate()
-        assert child.wait(30) == 0, child.output
+        assert child.wait() == 0, child.output
 
 
 def all_read(ground: Ground) -> Callable[[], bool]:

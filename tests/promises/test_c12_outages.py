@@ -19,7 +19,7 @@ from tests.waiting import wait_for
 MESSAGES = 600
 # A handler that takes its time, so that what happens in between happens in mid-stream.
 AT_WORK: dict[str, Any] = {"takes": 0.005, "batch_messages": 10, "workers": 2}
-SESSION_S = 6
+SESSION_S = 12
 
 
 def test_a_database_that_stands_still_costs_no_membership(
@@ -28,7 +28,9 @@ def test_a_database_that_stands_still_costs_no_membership(
     ground = inbox_ground
     ground.send(MESSAGES)
     # A loop that waited for the database would not poll for longer than this, and be put out of the group.
-    patience = {"TALLYMARK_INBOX__MAX_POLL_INTERVAL": f"{SESSION_S}s"}
+    patience = {
+        f"TALLYMARK_INBOX__{name}": f"{SESSION_S}s" for name in ("MAX_POLL_INTERVAL", "SESSION_TIMEOUT")
+    }
     with ground.inbox(settings=patience, **AT_WORK) as child:
         ground.wait_applied(30, child)
         members, epochs = members_of(admin, ground), epochs_of(ground)
@@ -65,7 +67,7 @@ def test_postgresql_is_killed_three_times(inbox_ground: Ground, cluster: LocalCl
 def test_a_leader_is_killed(inbox_ground: Ground, cluster: LocalCluster, admin: AdminClient) -> None:
     ground = inbox_ground
     ground.send(MESSAGES)
-    leader = admin.list_topics(ground.topic, timeout=10).topics[ground.topic].partitions[0].leader
+    leader = admin.list_topics(ground.topic, timeout=30).topics[ground.topic].partitions[0].leader
     with ground.inbox(**AT_WORK) as child:
         ground.wait_applied(50, child)
         cluster.broker(leader).kill()
@@ -80,7 +82,7 @@ def test_a_leader_is_killed(inbox_ground: Ground, cluster: LocalCluster, admin: 
 
 def finish(ground: Ground, child: Child) -> None:
     child.terminate()
-    assert child.wait(30) == 0, child.output
+    assert child.wait() == 0, child.output
     assert ground.value("select count(*) from tallymark.positions where halted is not null") == 0
     assert ground.query("select distinct attempt from tallymark.applications") == [(1,)]
     found = ground.compare()

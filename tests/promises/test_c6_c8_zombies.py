@@ -55,7 +55,7 @@ def test_a_zombie_changes_nothing(inbox_ground: Ground, mode: str, point: str, t
             for child in (successor, zombie):
                 child.terminate()
             for child in (successor, zombie):
-                assert child.wait(30) == 0, child.output
+                assert child.wait() == 0, child.output
                 assert "Traceback" not in child.output, child.output
     found = ground.compare()
     assert found.expected == MESSAGES + 50
@@ -80,7 +80,7 @@ def test_its_connections_are_ended_in_mid_batch(inbox_ground: Ground, mode: str,
         child.cont()
         ground.wait_applied(MESSAGES, child)
         child.terminate()
-        assert child.wait(30) == 0, child.output
+        assert child.wait() == 0, child.output
     found = ground.compare()
     assert found.is_clean, found
 

@@ -14,10 +14,10 @@ def test_fixed_partitions_that_two_were_given(inbox_ground: Ground) -> None:
     ground = inbox_ground
     fixed = [(ground.topic, partition) for partition in range(3)]
     ground.send(50)
-    with ground.inbox(assign=fixed) as first:
+    with ground.inbox(assign=fixed, lease_seconds=8) as first:
         ground.wait_applied(50, first)
         for _ in range(2):
-            with ground.inbox(assign=fixed, takes=0.01, batch_messages=10) as second:
+            with ground.inbox(assign=fixed, lease_seconds=8, takes=0.01, batch_messages=10) as second:
                 wait_for(lambda: owner(ground) == {second.pid}, what="the second one has taken them")
                 before = ground.applied()
                 ground.send(600)
@@ -26,10 +26,10 @@ def test_fixed_partitions_that_two_were_given(inbox_ground: Ground) -> None:
                 # Messages keep coming: the first one's client reads them, and it is not their turn yet.
                 while owner(ground) != {first.pid}:
                     ground.send(20, transaction=1)
-                assert second.wait(30) == 0, second.output
+                assert second.wait() == 0, second.output
         wait_for(lambda: ground.applied() == ground.sent, what=f"all {ground.sent} are applied")
         first.terminate()
-        assert first.wait(30) == 0, first.output
+        assert first.wait() == 0, first.output
     found = ground.compare()
     assert found.is_clean, found
 

@@ -31,7 +31,7 @@ def test_a_zombie_is_fenced_and_adds_nothing(ground: Ground, point: str, message
         zombie.wait_stopped()
         in_doubt = ground.value("select count(*) from tallymark.batches where state = 'sending'")
         assert in_doubt in (1, 2), "one on its way, and behind it perhaps one that is only claimed"
-        with ground.relay(lease_seconds=3) as successor:
+        with ground.relay(lease_seconds=30) as successor:
             ground.wait_sent()
             before = ground.log(committed=False)
             zombie.cont()
@@ -44,7 +44,7 @@ def test_a_zombie_is_fenced_and_adds_nothing(ground: Ground, point: str, message
             ground.add(50)
             ground.wait_sent()
             successor.terminate()
-            assert successor.wait(30) == 0, successor.output
+            assert successor.wait() == 0, successor.output
             assert "tries again" not in successor.output, "the zombie fenced the rightful owner"
         assert zombie.is_alive(), zombie.output
         assert "Traceback" not in zombie.output, zombie.output
@@ -52,7 +52,7 @@ def test_a_zombie_is_fenced_and_adds_nothing(ground: Ground, point: str, message
         ground.add(50)
         ground.wait_sent()
         zombie.terminate()
-        assert zombie.wait(30) == 0, zombie.output
+        assert zombie.wait() == 0, zombie.output
     found = ground.compare()
     assert found.expected == messages + 100
     assert found.is_clean, found
@@ -93,7 +93,7 @@ def test_a_zombie_without_transactions_marks_nothing(ground: Ground, mode: str) 
     ground.add(200)
     with ground.relay(mode=mode, crash_point="relay.before_mark:1:stop") as zombie:
         zombie.wait_stopped()
-        with ground.relay(mode=mode, lease_seconds=3):
+        with ground.relay(mode=mode, lease_seconds=30):
             ground.wait_sent()
             marked = ground.query(
                 "select number, version, owner, sent_at from tallymark.batches order by number"

@@ -7,6 +7,7 @@ kept, and what stands twice comes from batches that were on their way when the r
 from __future__ import annotations
 
 import signal
+from typing import Any
 
 import pytest
 
@@ -61,9 +62,17 @@ def test_two_batches_in_doubt_are_told_apart_by_the_last_receipt(ground: Ground)
 
     Just two, and no more behind them: a third one's claim would mark the first in time.
     """
-    ground.add(2 * BATCH)
-    _crash(ground, Mode.TRANSACTIONAL, "relay.after_kafka_commit:3")
-    assert ground.value("select count(*) from tallymark.batches where state = 'sending'") == 2
+    in_doubt = 0
+    for number in range(5):
+        ground.add(2 * BATCH)
+        # The very first batch is the lane's empty one.
+        _crash(ground, Mode.TRANSACTIONAL, f"relay.after_kafka_commit:{2 if number else 3}")
+        in_doubt = ground.value("select count(*) from tallymark.batches where state = 'sending'")
+        if in_doubt == 2:
+            break
+        # A machine so slow that a look for retries came in between: that marks the first one.
+        ground.send_all(mode="transactional", batch_messages=BATCH)
+    assert in_doubt == 2
     ground.send_all(mode="transactional", batch_messages=BATCH)
     assert ground.value("select count(*) from tallymark.lanes where halted is not null") == 0
     assert ground.compare().is_clean
@@ -81,10 +90,13 @@ def test_at_least_once_loses_nothing_and_doubles_only_what_was_on_its_way(
 ) -> None:
     ground = make_ground(lanes=LANES)
     ground.add(MESSAGES)
-    _crash(ground, mode, f"{point}:2")
+    # A heartbeat that comes late is a lease that ran out, and then its batch is sent again: that is not what we count.
+    _crash(ground, mode, f"{point}:2", lease_seconds=60)
+    ground.query("delete from tallymark.relays")
+    ground.query("update tallymark.lanes set owner = null, lease_until = null")
     in_flight = _on_their_way(ground)
     assert len(in_flight) <= ModePolicy.of(mode).in_flight * BATCH * LANES
-    ground.send_all(mode=str(mode), batch_messages=BATCH)
+    ground.send_all(mode=str(mode), batch_messages=BATCH, lease_seconds=60)
     found = ground.compare()
     assert (found.expected, found.missing, found.reordered) == (MESSAGES, frozenset(), ()), found
     assert found.doubled.keys() <= in_flight, "something was sent again that had been marked"
@@ -119,8 +131,8 @@ def test_crash_after_crash_after_crash(make_ground: MakeGround) -> None:
     assert found.is_clean, found
 
 
-def _crash(ground: Ground, mode: Mode, point: str) -> None:
-    with ground.relay(mode=str(mode), batch_messages=BATCH, crash_point=point) as relay:
+def _crash(ground: Ground, mode: Mode, point: str, **settings: Any) -> None:
+    with ground.relay(mode=str(mode), batch_messages=BATCH, crash_point=point, **settings) as relay:
         _wait_killed(relay)
 
 

@@ -30,7 +30,7 @@ COMMITTING = {
     "inbox.before_kafka_commit": 1,
     "inbox.after_kafka_commit": 1,
 }
-WORKING = {"worker.after_claim": 4, "worker.before_commit": 4, "worker.after_commit": 4}
+WORKING = {"worker.after_claim": 4, "worker.before_commit": 4, "worker.after_commit": 3}
 STAGES = {"receiving": RECEIVING, "committing": COMMITTING, "working": WORKING}
 
 CASES = [
@@ -129,7 +129,7 @@ def finish(grounds: dict[str, Ground], **options: Any) -> None:
         for child in started.values():
             child.terminate()
         for child in started.values():
-            assert child.wait(30) == 0, child.output
+            assert child.wait() == 0, child.output
     for point, ground in grounds.items():
         found = ground.compare()
         assert found.expected == MESSAGES, point

@@ -18,6 +18,8 @@ from tests.promises.test_p4_p5_pipeline_crashes import same
 from tests.waiting import wait_for
 
 BATCH = ("--max-offsets", "60")
+# Long enough for a crowded machine: a heartbeat that comes late is a lease that ran out.
+LEASE_S = 10.0
 
 
 @pytest.mark.full
@@ -29,7 +31,7 @@ def test_a_driver_killed_while_a_task_has_loaded_half(inbox_ground: Ground, tmp_
     with pipeline(ground, tmp_path, *BATCH, crash_point="pipeline.mid_load:1:stop") as child:
         (task, *_) = wait_for(lambda: stopped_below(child), within=240, what="a task stands still")
         child.kill()
-        assert child.wait(30) == -signal.SIGKILL
+        assert child.wait() == -signal.SIGKILL
         if task.is_running():
             task.send_signal(signal.SIGCONT)
     with pipeline(ground, tmp_path) as child:
@@ -88,7 +90,7 @@ def test_a_leader_dies_in_mid_stream(
 ) -> None:
     ground = inbox_ground
     ground.send(200)
-    leader = admin.list_topics(ground.topic, timeout=10).topics[ground.topic].partitions[0].leader
+    leader = admin.list_topics(ground.topic, timeout=30).topics[ground.topic].partitions[0].leader
     with pipeline(ground, tmp_path, *BATCH, crash_point="pipeline.after_commit:1:stop") as child:
         child.wait_stopped(90)
         cluster.broker(leader).kill()
@@ -106,23 +108,23 @@ def test_from_the_service_to_spark_and_back_while_messages_come(
 ) -> None:
     """Each stops in good order and the other goes on; who starts too early is told, or waits."""
     ground = make_inbox_ground()
-    with ground.inbox() as service:
+    with ground.inbox(lease_seconds=LEASE_S) as service:
         ground.send(100)
         ground.wait_applied(100, service)
-        with pipeline(ground, tmp_path) as early:
+        with pipeline(ground, tmp_path, lease_seconds=LEASE_S) as early:
             assert early.wait(240) == 1
             assert "is held by" in early.output
             assert "a service reads for this consumer" in early.output
         ground.send(50)
         service.terminate()
-        assert service.wait(30) == 0, service.output
+        assert service.wait() == 0, service.output
     ground.send(50)
-    with pipeline(ground, tmp_path, available_now=False, inbox={}) as spark:
+    with pipeline(ground, tmp_path, available_now=False, inbox={}, lease_seconds=LEASE_S) as spark:
         wait_for(lambda: ground.applied() >= 200 or not spark.is_alive(), within=240, what="Spark goes on")
         assert spark.is_alive(), spark.output
         ground.send(100)
         # The service is started beside it: it waits until Spark has left.
-        with ground.inbox() as service:
+        with ground.inbox(lease_seconds=LEASE_S) as service:
             service.wait_output("is held by")
             wait_for(lambda: ground.applied() >= 300, what="Spark still reads")
             spark.terminate()
@@ -130,7 +132,7 @@ def test_from_the_service_to_spark_and_back_while_messages_come(
             ground.send(100)
             ground.wait_applied(400, service)
             service.terminate()
-            assert service.wait(30) == 0, service.output
+            assert service.wait() == 0, service.output
     found = ground.compare()
     assert found.expected == 400
     assert found.is_clean, found

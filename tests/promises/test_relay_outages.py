@@ -32,7 +32,7 @@ def stopped_relay(ground: Ground, point: str) -> Iterator[Child]:
         ground.add(50)  # and it is as good as new
         ground.wait_sent(90)
         relay.terminate()
-        assert relay.wait(30) == 0, relay.output
+        assert relay.wait() == 0, relay.output
     found = ground.compare()
     assert found.expected == MESSAGES + 50
     assert found.is_clean, found
@@ -76,7 +76,7 @@ def test_postgresql_is_away_for_longer_than_the_lease(ground: Ground, cluster: L
         cluster.postgres.start()
         ground.wait_sent(90)
         relay.terminate()
-        assert relay.wait(30) == 0, relay.output
+        assert relay.wait() == 0, relay.output
     found = ground.compare()
     assert found.is_clean, found
 
@@ -84,7 +84,7 @@ def test_postgresql_is_away_for_longer_than_the_lease(ground: Ground, cluster: L
 @pytest.mark.full
 @pytest.mark.parametrize("point", ["relay.mid_produce", "relay.before_kafka_commit"])
 def test_the_leader_is_killed(ground: Ground, cluster: LocalCluster, admin: AdminClient, point: str) -> None:
-    leader = admin.list_topics(ground.topic, timeout=10).topics[ground.topic].partitions[0].leader
+    leader = admin.list_topics(ground.topic, timeout=30).topics[ground.topic].partitions[0].leader
     try:
         with stopped_relay(ground, point):
             cluster.broker(leader).kill()

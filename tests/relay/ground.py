@@ -150,7 +150,7 @@ class Ground:
             )
             assert relay.is_alive(), relay.output
             relay.terminate()
-            assert relay.wait(30) == 0, relay.output
+            assert relay.wait() == 0, relay.output
             return relay.output
 
     # A lane in this process

@@ -48,7 +48,7 @@ def test_no_right_to_the_transactional_id(ground: Ground, secured: Secured, tmp_
             assert ground.query("select 1 from tallymark.parked") == []
         wait_for(lambda: journal.all_sent(ground.url), what="everything is sent once the right is back")
         relay.terminate()
-        assert relay.wait(30) == 0, relay.output
+        assert relay.wait() == 0, relay.output
     records = journal.log_records(secured.plain, [ground.topic])
     found = journal.compare(journal.outbox_entries(ground.url), records)
     assert found.expected == 60

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from dataclasses import replace
 
@@ -43,7 +44,9 @@ def test_what_could_not_be_sent_for_so_long_is_failed_and_can_be_retried(ground:
         until_idle(worker)
         assert ground.log() == []
         parked = ground.query("select state, reason, count(*) from tallymark.parked group by 1, 2")
-        assert parked == [("failed", "given up after 3600 s", 20)]
+        ((state, reason, count),) = parked
+        assert (state, count) == ("failed", 20)
+        assert re.fullmatch(r"given up after 36\d\d s", reason)
         ground.add(12)  # the keys wait behind what was given up
         until_idle(worker)
         assert ground.log() == []
@@ -60,8 +63,9 @@ def test_without_receipts_what_is_given_up_is_said_to_be_unknown(ground: Ground)
         worker.dispatcher._tried.add(batch.number)  # and nobody knows what became of it
         ground.query(AN_HOUR_AGO)
         until_idle(worker)
-    parked = ground.query("select reason, count(*) from tallymark.parked group by 1")
-    assert parked == [("given up after 3600 s; whether it is in the log is unknown", 20)]
+    ((reason, count),) = ground.query("select reason, count(*) from tallymark.parked group by 1")
+    assert re.fullmatch(r"given up after 36\d\d s; whether it is in the log is unknown", reason)
+    assert count == 20
 
 
 def test_what_was_not_tried_since_is_tried_first_however_old_it_is(ground: Ground) -> None:

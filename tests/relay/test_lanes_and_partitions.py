@@ -18,7 +18,7 @@ def test_added_partitions_move_no_key(ground: Ground, admin: AdminClient) -> Non
         until_idle(worker)
         admin.create_partitions([NewPartitions(ground.topic, 7)])[ground.topic].result(30)
         wait_for(
-            lambda: len(admin.list_topics(ground.topic, timeout=10).topics[ground.topic].partitions) == 7,
+            lambda: len(admin.list_topics(ground.topic, timeout=30).topics[ground.topic].partitions) == 7,
             what="the topic has seven partitions",
         )
         worker.reset()  # as after any crash: everything is looked at anew
@@ -50,11 +50,13 @@ def test_the_lane_count_changes_only_with_nothing_waiting(make_ground: MakeGroun
     refused = run(*change)
     assert refused.code == 1
     assert "messages wait to be sent" in refused.err
-    with ground.relay():
+    with ground.relay(lease_seconds=30):
         ground.wait_sent()
         refused = run(*change)
         assert (refused.code, "relays are running" in refused.err) == (1, True)
-    ground.query("delete from tallymark.relays")  # it was killed: its time would run out by itself
+    # It was killed: its time would run out by itself.
+    ground.query("delete from tallymark.relays")
+    ground.query("update tallymark.lanes set owner = null, lease_until = null")
     done = run(*change)
     assert done.code == 0, done.err
     assert ground.value("select lanes from tallymark.outbox_identity") == 5
@@ -94,7 +96,7 @@ def test_a_stopped_relay_that_wakes_after_the_lanes_were_changed_goes_by_the_new
         )
         assert sorted(lanes) == [(0,), (1,), (2,)]
         relay.terminate()
-        assert relay.wait(30) == 0, relay.output
+        assert relay.wait() == 0, relay.output
     found = ground.compare()
     assert (found.expected, found.is_clean) == (150, True), found
 
@@ -130,7 +132,7 @@ def test_a_recreated_topic_is_held_and_said_so(ground: Ground, admin: AdminClien
         ground.add(10)
         until_idle(worker)
         admin.delete_topics([ground.topic])[ground.topic].result(30)
-        wait_for(lambda: ground.topic not in admin.list_topics(timeout=10).topics, what="it is deleted")
+        wait_for(lambda: ground.topic not in admin.list_topics(timeout=30).topics, what="it is deleted")
         made = NewTopic(ground.topic, 3, 3, config={"min.insync.replicas": "2"})
         wait_for(
             lambda: admin.create_topics([made])[ground.topic].exception(30) is None, what="it is made anew"

@@ -86,7 +86,7 @@ def test_writers_and_relay_through_a_pooler_survive_a_crash(ground: Ground, pool
         except AssertionError as late:
             raise AssertionError(relay.output) from late
         relay.terminate()
-        assert relay.wait(30) == 0, relay.output
+        assert relay.wait() == 0, relay.output
     found = ground.compare()
     assert found.expected == 400
     assert found.is_clean, found

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tallymark.broker.kafka import AdminClient, NewPartitions, NewTopic
 from tallymark.broker.partition import partition_of
 from tests.cli.conftest import Run
+from tests.leaders import wait_for_leaders
 from tests.relay.ground import Ground, until_idle
 from tests.waiting import wait_for
 
@@ -54,10 +55,7 @@ def test_added_partitions_are_used_once_they_are_accepted(
         ground.add(60, keys=60)
         until_idle(worker)
         admin.create_partitions([NewPartitions(ground.topic, 7)])[ground.topic].result(30)
-        wait_for(
-            lambda: len(admin.list_topics(ground.topic, timeout=10).topics[ground.topic].partitions) == 7,
-            what="the topic has seven partitions",
-        )
+        wait_for_leaders(admin, ground.topic, 7)
         wait_for(lambda: "7 partitions from now on" in accept(run, ground)[1], what="it is accepted with all")
         before = ground.last_position()
         worker.reset()

@@ -59,7 +59,7 @@ def logged(bootstrap_servers: str, topic: str, count: int) -> list[str]:
         }
     )
     found: list[str] = []
-    partitions = len(consumer.list_topics(topic, timeout=20).topics[topic].partitions)
+    partitions = len(consumer.list_topics(topic, timeout=30).topics[topic].partitions)
     ended: set[Any] = set()
     consumer.subscribe([topic])
     try:

@@ -19,6 +19,7 @@ from tallymark.store.postgres.writer import PostgresWriter
 from tests import journal
 from tests.children import Child, start_child
 from tests.inbox.ground import Ground as InboxGround
+from tests.leaders import wait_for_markers
 from tests.relay.ground import Ground as RelayGround
 from tests.waiting import wait_for
 
@@ -50,6 +51,7 @@ class Journey:
 
     def send(self) -> None:
         self.bank.send_all(batch_messages=5000, within=600)
+        wait_for_markers(self.bank.servers, self.bank.topic)
 
     def receive(self) -> None:
         """An inbox until it has passed the log's end."""
@@ -61,7 +63,7 @@ class Journey:
             )
             assert child.is_alive(), child.output
             child.terminate()
-            assert child.wait(30) == 0, child.output
+            assert child.wait() == 0, child.output
 
     def inbox(self) -> Child:
         return start_child(

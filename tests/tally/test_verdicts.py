@@ -73,7 +73,8 @@ def test_the_gravest_verdict_is_the_message_s() -> None:
 @example(255, 13, 1, 1, ["lose in inbox", "lose in relay", "reorder", "lose in log", "apply late"])
 @given(
     seed=st.integers(0, 2**32),
-    messages=st.integers(len(FAULTS) + 1, 60),
+    # Two for each of at most eight faults.
+    messages=st.integers(17, 60),
     keys=st.integers(1, 4),
     partitions=st.integers(1, 3),
     faults=st.lists(st.sampled_from(FAULTS), max_size=8),

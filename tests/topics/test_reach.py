@@ -21,6 +21,7 @@ from tallymark.errors import (
     Unreachable,
     UsageError,
 )
+from tests.waiting import wait_for
 
 
 def closed_port() -> int:
@@ -30,7 +31,7 @@ def closed_port() -> int:
 
 
 def test_a_cluster_that_is_there(bootstrap_servers: str) -> None:
-    assert reach({"bootstrap.servers": bootstrap_servers}).brokers == 3
+    wait_for(lambda: reach({"bootstrap.servers": bootstrap_servers}).brokers == 3, what="all three are seen")
 
 
 def test_nobody_listens(capfd: pytest.CaptureFixture[str]) -> None:

@@ -22,7 +22,7 @@ def test_a_wrong_password_is_told_at_once_and_not_repeated(
     secured.configure(tmp_path, password="wr0ng-horse")
     started = time.monotonic()
     ran = run("topics", "check")
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 9, "not at the end of its patience"
     assert ran.code == 3
     assert f"Kafka at {secured.servers} refused the login" in ran.err
     assert "sasl.password" in ran.err

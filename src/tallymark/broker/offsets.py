@@ -9,6 +9,7 @@ from typing import Any
 
 from tallymark.broker import faults
 from tallymark.broker.kafka import (
+    OFFSET_INVALID,
     AdminClient,
     ConsumerGroupTopicPartitions,
     IsolationLevel,
@@ -149,17 +150,25 @@ def _answered(answer: Future[Any], doing: str) -> Any:
 
 def _listed(admin: AdminClient, asked: Mapping[Place, Any]) -> dict[Place, int]:
     answers = _offsets(admin, asked)
-    if leaderless := {
-        place: asked[place] for place, answer in answers.items() if _failed(answer) in _LEADERLESS
-    }:
+    if again := {place: asked[place] for place, answer in answers.items() if _in_vain(answer)}:
         # A client that once saw a partition without a leader takes that for its last word, and asks nobody again.
         _refresh(admin)
-        answers |= _offsets(admin, leaderless)
-    told = {
-        place: _answered(answer, f"asking for the offsets of {place[0]}/{place[1]}")
-        for place, answer in answers.items()
-    }
-    return {place: int(each.offset) for place, each in told.items() if each is not None}
+        answers |= _offsets(admin, again)
+    found = {}
+    for place, answer in answers.items():
+        doing = f"asking for the offsets of {place[0]}/{place[1]}"
+        told = _answered(answer, doing)
+        if told is not None and told.offset == OFFSET_INVALID:
+            log.warning("%s: its leader did not answer", doing, extra={"action": "kafka.offsets"})
+        elif told is not None:
+            found[place] = int(told.offset)
+    return found
+
+
+def _in_vain(answer: Future[Any]) -> bool:
+    """No leader is known; or it said nothing, and the client gives no error but an offset that is none."""
+    failed = _failed(answer)
+    return failed in _LEADERLESS or (failed is None and answer.result().offset == OFFSET_INVALID)
 
 
 def _offsets(admin: AdminClient, asked: Mapping[Place, Any]) -> dict[Place, Future[Any]]:

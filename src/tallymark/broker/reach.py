@@ -39,7 +39,7 @@ def admin_client(client: profiles.Client, on_error: profiles.OnError | None = No
         raise faults.wrong_setting(error) from error
 
 
-def reach(client: profiles.Client, timeout: float = 5.0) -> Reached:
+def reach(client: profiles.Client, timeout: float = 10.0) -> Reached:
     """Ask the cluster who it is; raise Unreachable or AccessDenied, naming the servers, in time."""
     servers = client.get("bootstrap.servers", "")
     heard: list[KafkaError] = []

@@ -58,12 +58,13 @@ def run(
     settings = loaded.settings
     client = connections.kafka_client(settings)
     config = _config(settings)
-    reached = reach(client)
+    brokers = reach(client).brokers
     kafka = KafkaCluster(
         client,
         prefix=settings.topic_prefix,
         accepted=config.accepted,
-        receipts_copies=min(3, reached.brokers),
+        # A broker that is away for a moment is no reason for fewer copies: only whoever accepts that risk gets them.
+        receipts_copies=min(3, brokers) if "replication.factor" in config.accepted else 3,
     )
     metrics = Metrics()
     stores, upkeep = _stores(settings, config.owner)

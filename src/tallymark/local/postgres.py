@@ -86,7 +86,7 @@ class Postgres(ServerProcess):
         deadline = time.monotonic() + patience_s
         while True:
             try:
-                psycopg.connect(self.url(), connect_timeout=2).close()
+                psycopg.connect(self.url(), connect_timeout=10).close()
                 return
             except psycopg.OperationalError as error:
                 if "password authentication failed" in str(error):
@@ -143,7 +143,7 @@ class Postgres(ServerProcess):
     def marked_databases(self) -> list[str]:
         """Those with Tallymark's tables in them; none while the server does not answer."""
         try:
-            with psycopg.connect(self.url(), connect_timeout=2) as connection:
+            with psycopg.connect(self.url(), connect_timeout=10) as connection:
                 found = connection.execute(
                     "select datname from pg_database where shobj_description(oid, 'pg_database') = %s "
                     "order by datname",

@@ -55,7 +55,7 @@ def connect(
     *,
     application: str,
     autocommit: bool = True,
-    timeout_s: int = 5,
+    timeout_s: int = 10,
     kind: type[Connection] = psycopg.Connection,
     prepare_threshold: int | None = None,
 ) -> Connection:
