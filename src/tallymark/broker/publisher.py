@@ -55,8 +55,6 @@ def _headers(text: str) -> tuple[tuple[str, str | bytes | None], ...]:
 _O = TypeVar("_O", bound=Outcome)
 
 _COMMIT_SLICE_S = 1.0
-# Long enough for the client to begin sending what it holds, however little that is.
-_SETTING_OFF_S = 0.002
 # What Kafka adds to a message beside its key, value and headers, at most.
 _OVERHEAD = 512
 
@@ -122,9 +120,6 @@ class KafkaPublisher:
             self._produce(flight, careful=not self._transactional)
             if self._transactional:
                 self._produce_receipt(flight, batch)
-            else:
-                # Whoever claims a second batch before finishing this one should not keep it from leaving.
-                self._producer.flush(_SETTING_OFF_S)
         except KafkaException as error:
             raise OutcomeUnknown(
                 f"batch {batch.number} could not be begun: {faults.explain(error)}"
