@@ -339,15 +339,20 @@ def _records(ground: Ground) -> list[Any]:
     )
     consumer.assign([TopicPartition(ground.topic, partition, 0) for partition in range(3)])
     found: list[Any] = []
-    ended = 0
-    while ended < 3:
-        message = wait_for(lambda: consumer.poll(1), what="the log is read")
-        assert message is not None
+    ended: set[int | None] = set()
+
+    def drained() -> bool:
+        message = consumer.poll(1)
+        if message is None:
+            return False
         error = message.error()
         if error is None:
             found.append(message)
         elif error.code() == KafkaError._PARTITION_EOF:
-            ended += 1
+            ended.add(message.partition())
+        return len(ended) == 3
+
+    wait_for(drained, what="the log is read to its end")
     consumer.close()
     return found
 

@@ -7,15 +7,13 @@ commit-safe by nature: SQLite has one writer at a time, so no position below the
 from __future__ import annotations
 
 import json
-import os
-import socket
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from tallymark.errors import Inconsistent, Stale
-from tallymark.lifecycle import BatchKind, HoldState, Mode
+from tallymark.errors import Inconsistent
+from tallymark.lifecycle import BatchKind, Mode
 from tallymark.relay.ports import (
     Batch,
     Exclusion,
@@ -26,78 +24,29 @@ from tallymark.relay.ports import (
     Receipt,
     Row,
     Slice,
-    TopicRecord,
-    TopicReport,
 )
-from tallymark.store.sqlite.rows import (
-    batch_of,
-    claim_values,
-    fitting,
-    lane_of,
-    owner_values,
-    range_values,
-)
+from tallymark.store.lanestore import LaneStore, advanced, leaving, owner_values, stale
 from tallymark.store.sqlite.session import SqliteSession
 
 # A look at the file's counter of commits takes microseconds.
 _LOOK_AGAIN_S = 0.002
 
 
-class SqliteRelayStore:
+class SqliteRelayStore(LaneStore[SqliteSession]):
     """One connection to the outbox's file. Used by one thread at a time."""
 
     def __init__(self, path: str, *, schema: str = "tallymark") -> None:
-        self._db = SqliteSession(path, schema=schema, file="relay.sql")
+        super().__init__(SqliteSession(path, schema=schema, file="relay.sql"))
         self._heard: int | None = None
 
     def identity(self) -> Identity:
         return Identity(*self._db.row("identity"))
 
-    def record_receipts_topic(self, topic_id: str) -> None:
-        self._db.rows("record_receipts_topic", {"topic_id": topic_id})
-
     def join(self, owner: str, mode: Mode, accepted: Sequence[str], seconds: float) -> int:
-        from tallymark import __version__
-
-        parameters = {
-            "owner": owner,
-            "host": socket.gethostname(),
-            "pid": os.getpid(),
-            "mode": str(mode),
-            "version": __version__,
-            "accepted": json.dumps(list(accepted)),
-            "seconds": seconds,
-        }
         with self._db.transaction():
-            self._db.rows("join", parameters)
+            self._db.rows("join", self._joining(owner, mode, accepted, seconds))
             self._db.rows("forget_gone", {"owner": owner})
             return int(self._db.row("alive")[0])
-
-    def leave(self, owner: str) -> None:
-        self._db.rows("leave", {"owner": owner})
-
-    def take(self, owner: str, seconds: float) -> Lane | None:
-        row = self._db.row("take", {"owner": owner, "seconds": seconds})
-        return lane_of(row) if row else None
-
-    def renew(self, owner: str, seconds: float) -> frozenset[tuple[int, int]]:
-        rows = self._db.rows("renew", {"owner": owner, "seconds": seconds})
-        return frozenset((lane, epoch) for lane, epoch in rows)
-
-    def release(self, lane: Lane) -> None:
-        self._db.rows("release", owner_values(lane))
-
-    def reread(self, lane: Lane) -> Lane:
-        row = self._db.row("reread", owner_values(lane))
-        if row is None:
-            raise _stale(lane, "is no longer ours")
-        return lane_of(row)
-
-    def halt(self, lane: Lane, finding: str) -> None:
-        self._db.rows("halt", {**owner_values(lane), "finding": finding})
-
-    def count_fenced(self, lane: int) -> None:
-        self._db.rows("count_fenced", {"lane": lane})
 
     def frontier(self, covered: int) -> int:
         last = int(self._db.row("sequence")[0])
@@ -120,7 +69,7 @@ class SqliteRelayStore:
         hold: Hold | None = None,
         without: Sequence[str] = (),
     ) -> Slice:
-        parameters = range_values(after, upto, hold.topic if hold else None, without)
+        parameters = self._range(after, upto, hold.topic if hold else None, without)
         rows: list[Row] = self._db.rows("read", {**parameters, "limit": limit, "size": size})
         weight = sum(len(row[4] or b"") + len(row[3] or b"") + len(row[5]) + 100 for row in rows)
         cut = len(rows) >= limit or weight >= size
@@ -132,11 +81,8 @@ class SqliteRelayStore:
         if batch.kind is BatchKind.RETRY:
             return self._db.rows("retry_contents", {"number": batch.number})
         return self._db.rows(
-            "contents", range_values(batch.after, batch.upto, batch.topic, batch.without_topics)
+            "contents", self._range(batch.after, batch.upto, batch.topic, batch.without_topics)
         )
-
-    def unsent(self, lane: Lane) -> list[Batch]:
-        return [batch_of(row) for row in self._db.rows("unsent", {"lane": lane.lane})]
 
     def advance(
         self,
@@ -149,23 +95,14 @@ class SqliteRelayStore:
         in_doubt: bool = False,
     ) -> Lane:
         parameters = {
-            **owner_values(lane),
-            "mark_number": mark.number if mark else None,
-            "mark_covered": mark.covered if mark else None,
-            "mark_version": mark.version if mark else None,
-            "mark_messages": mark.messages if mark else 0,
-            "mark_upto": mark.upto if mark else None,
-            "mark_topic": mark.topic if mark else None,
-            "in_doubt": int(in_doubt),
-            "receipt_number": receipt.number if receipt else None,
-            "receipt_token": receipt.token if receipt else None,
-            "receipt_offset": receipt.offset if receipt else None,
-            **claim_values(claim),
+            **self._advancing(lane, mark, receipt, claim, in_doubt=in_doubt),
+            "mark_upto": mark and mark.upto,
+            "mark_topic": mark and mark.topic,
         }
         with self._db.transaction():
             markable = mark is None or self._db.row("markable", parameters) is not None
             if not markable or self._db.row("advance", parameters) is None:
-                raise _stale(
+                raise stale(
                     lane, f"refused to mark {mark and mark.number} and claim {claim and claim.number}"
                 )
             if mark is not None:
@@ -173,41 +110,30 @@ class SqliteRelayStore:
             if claim is not None:
                 self._db.rows("claim", parameters)
                 self._park([(p, "waiting", why) for p, why in (waiting or {}).items()], claim.number)
-        return replace(
-            lane,
-            covered=claim.covered if claim else lane.covered,
-            last_number=claim.number if claim else lane.last_number,
-            receipt=receipt or lane.receipt,
-        )
-
-    def progress(self, lane: Lane, covered: int) -> Lane:
-        if self._db.row("progress", {**owner_values(lane), "covered": covered}) is None:
-            raise _stale(lane, f"refused to move on to {covered}")
-        return replace(lane, covered=covered)
+        return advanced(lane, receipt, claim)
 
     def exclude(self, lane: Lane, batch: Batch, exclusion: Exclusion) -> Batch:
-        leaving = [(p, "failed", why) for p, why in exclusion.failed.items()]
-        leaving += [(p, "waiting", why) for p, why in exclusion.waiting.items()]
+        out = leaving(exclusion)
         retry = batch.kind is BatchKind.RETRY
         without = batch.without_topics if retry else (*batch.without_topics, *exclusion.topics)
         parameters = {
             "covered": batch.covered,
             "number": batch.number,
             "version": batch.version,
-            "leaving": len(leaving),
-            "without": json.dumps(list(without)),
+            "leaving": len(out),
+            "without": self._list(without),
         }
         with self._db.transaction():
             mine = self._db.row("owned", owner_values(lane)) is not None
             row = self._db.row("leave_batch", parameters) if mine else None
             if row is None:
-                raise _stale(lane, f"refused to take messages out of batch {batch.number}")
-            self._park(leaving, batch.number, again=retry)
+                raise stale(lane, f"refused to take messages out of batch {batch.number}")
+            self._park(out, batch.number, again=retry)
             for topic, why in exclusion.topics.items() if not retry else ():
                 self._db.rows(
                     "hold_topic", {"lane": lane.lane, "topic": topic, "after": batch.after, "reason": why}
                 )
-        return replace(batch, version=row[0], messages=row[1], without_topics=tuple(json.loads(row[2])))
+        return replace(batch, version=row[0], messages=row[1], without_topics=self._listed(row[2]))
 
     def held_keys(self, lane: Lane) -> dict[Key, int]:  # noqa: ARG002 - there is one
         return {(topic, key): first for topic, key, first in self._db.rows("held_keys")}
@@ -218,7 +144,7 @@ class SqliteRelayStore:
         if not self._db.rows("retryable", {"limit": 1}):  # most often: no write for nothing
             return lane, None
         with self._db.transaction():
-            chosen = fitting(self._db.rows("retryable", {"limit": limit}), size)
+            chosen = _fitting(self._db.rows("retryable", {"limit": limit}), size)
             taken = (
                 self._db.row("next_number", {**owner_values(lane), "number": claim.number})
                 if chosen
@@ -230,17 +156,13 @@ class SqliteRelayStore:
             claimed = replace(claim, covered=covered, after=covered, upto=covered, messages=len(chosen))
             for position in chosen:
                 self._db.rows("free_parked", {"number": claim.number, "position": position})
-            self._db.rows("claim", {**owner_values(lane), **claim_values(claimed)})
+            self._db.rows("claim", {**owner_values(lane), **self._claiming(claimed)})
         return replace(lane, last_number=claim.number), claimed
-
-    def holds(self, lane: Lane) -> tuple[Hold, ...]:
-        rows = self._db.rows("holds", {"lane": lane.lane})
-        return tuple(Hold(topic, HoldState(state), start, reason) for topic, state, start, reason in rows)
 
     def update_hold(self, lane: Lane, hold: Hold) -> None:
         with self._db.transaction():
             if self._db.row("owned", owner_values(lane)) is None:
-                raise _stale(lane, f"refused to hold topic {hold.topic}")
+                raise stale(lane, f"refused to hold topic {hold.topic}")
             self._db.rows(
                 "update_hold",
                 {
@@ -256,22 +178,6 @@ class SqliteRelayStore:
         with self._db.transaction():
             if self._db.row("owned", owner_values(lane)) is not None:
                 self._db.rows("end_hold", {"lane": lane.lane, "topic": topic})
-
-    def topic(self, topic: str) -> TopicRecord | None:
-        row = self._db.row("topic", {"topic": topic})
-        return TopicRecord(*row) if row else None
-
-    def record_topic(self, report: TopicReport) -> None:
-        self._db.rows(
-            "record_topic",
-            {
-                "topic": report.topic,
-                "topic_id": report.topic_id,
-                "partitions": report.partitions,
-                "max_message_bytes": report.max_message_bytes,
-                "accepted": json.dumps(list(report.accepted)),
-            },
-        )
 
     def move_due(self, limit: int) -> int:
         if not self._db.row("is_due")[0]:  # most often: no write for nothing
@@ -293,8 +199,14 @@ class SqliteRelayStore:
         called, self._heard = bool(version != self._heard), version
         return called
 
-    def close(self) -> None:
-        self._db.close()
+    def _list(self, values: Sequence[Any]) -> Any:
+        return json.dumps(list(values))
+
+    def _listed(self, stored: Any) -> tuple[Any, ...]:
+        return tuple(json.loads(stored))
+
+    def _range(self, after: int, upto: int, topic: str | None, without: Sequence[str]) -> dict[str, Any]:
+        return {"after": after, "upto": upto, "topic": topic, "without": self._list(without)}
 
     def _mark(self, mark: Batch, parameters: Mapping[str, Any]) -> None:
         self._db.rows("mark", parameters)
@@ -311,5 +223,13 @@ class SqliteRelayStore:
             )
 
 
-def _stale(lane: Lane, what: str) -> Stale:
-    return Stale(f"lane {lane.lane} of epoch {lane.epoch} {what}: another relay has taken it over")
+def _fitting(weighed: Sequence[tuple[int, int]], size: int) -> list[int]:
+    """Of (position, bytes), the first positions that fit; one giant alone still does."""
+    chosen: list[int] = []
+    total = 0
+    for position, weight in weighed:
+        if total >= size:
+            break
+        chosen.append(position)
+        total += weight
+    return chosen
