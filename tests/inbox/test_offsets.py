@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
+from tallymark.broker import offsets
 from tallymark.broker.consumer import KafkaLog
 from tallymark.broker.kafka import AdminClient, Consumer
 from tallymark.broker.offsets import bounds, partitions, topic_ids
@@ -64,6 +65,25 @@ def test_a_partition_that_had_no_leader_has_one_again(cluster: LocalCluster, mak
     wait_for(lambda: found(other) == (3, 1), what="another client finds the leader again")
     # Left to itself the client would wait for five minutes.
     wait_for(lambda: found(admin) == (3, 1), within=30, what="and so does the one that had missed it")
+
+
+@pytest.mark.full
+def test_a_leader_that_says_nothing_has_no_offsets(
+    cluster: LocalCluster, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client gives no error there but offset -1001: positions would be founded on it, and seem to be past the end."""
+    topic = make_topic(3, replication_factor=1, min_insync_replicas="1")
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
+    places = [(topic, partition) for partition in range(3)]
+    assert bounds(admin, places) == dict.fromkeys(places, (0, 0))
+    leader = cluster.broker(admin.list_topics(topic, timeout=30).topics[topic].partitions[0].leader)
+    leader.pause()
+    try:
+        monkeypatch.setattr(offsets, "_WAIT_S", 3.0)
+        assert bounds(admin, places) == dict.fromkeys(places[1:], (0, 0))
+    finally:
+        leader.resume()
+    wait_for(lambda: len(bounds(admin, places)) == 3, what="it is asked again")
 
 
 def test_what_kafka_refused_to_note_is_asked_for_again(bootstrap_servers: str, topic: str) -> None:

@@ -100,14 +100,14 @@ def read(url: str) -> tuple[list[Effect], dict[str, tuple[int, int]], Counter[st
 
 def applied(url: str) -> int:
     """A sign of life, never a proof."""
-    with psycopg.connect(url, connect_timeout=5) as connection:
+    with psycopg.connect(url, connect_timeout=60) as connection:
         row = connection.execute("select coalesce(max(seq), 0) from effect").fetchone()
     return int(row[0]) if row else 0
 
 
 def unfinished(url: str) -> int:
     """What is kept and not yet applied."""
-    with psycopg.connect(url, connect_timeout=5) as connection:
+    with psycopg.connect(url, connect_timeout=60) as connection:
         row = connection.execute("select count(*) from tallymark.queue").fetchone()
     return int(row[0]) if row else 0
 

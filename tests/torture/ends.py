@@ -27,7 +27,7 @@ def read_outbox(url: str) -> list[Written]:
 
 def unfinished(url: str) -> str:
     """What the relay has still to do, or nothing; what will never finish by itself is named too."""
-    with psycopg.connect(url, connect_timeout=5) as connection:
+    with psycopg.connect(url, connect_timeout=60) as connection:
         behind = connection.execute(
             "select count(*) from tallymark.outbox_identity i join tallymark.lanes l on true "
             "join lateral (select from tallymark.outbox o where o.position > l.covered "
@@ -45,7 +45,7 @@ def unfinished(url: str) -> str:
 
 def sent(url: str) -> int:
     """How many messages the lanes say they have sent: a sign of life, never a proof."""
-    with psycopg.connect(url, connect_timeout=5) as connection:
+    with psycopg.connect(url, connect_timeout=60) as connection:
         row = connection.execute("select sum(sent) from tallymark.lanes").fetchone()
     return int(row[0]) if row else 0
 

@@ -223,5 +223,5 @@ def _settle(
 
 
 def _ids(ledger: str) -> set[str]:
-    with psycopg.connect(ledger, connect_timeout=5) as connection:
+    with psycopg.connect(ledger, connect_timeout=60) as connection:
         return {row[0] for row in connection.execute("select distinct message_id from effect").fetchall()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any
 
 from tallymark.broker import faults
@@ -124,11 +125,12 @@ def _failed(answer: Future[Any]) -> int | None:
 
 
 def _refresh(admin: AdminClient) -> None:
-    """Leaders and the controller as they are now: an idle client remembers them for five minutes."""
-    try:
-        admin.list_topics(timeout=_WAIT_S)
-    except KafkaException as error:
-        raise faults.explain(error, doing="asking who is there") from error
+    """Leaders and the controller as they are now: an idle client remembers them for five minutes.
+
+    It may ask the very broker that says nothing. Then the next question tells: others are answered all the same.
+    """
+    with suppress(KafkaException):
+        admin.list_topics(timeout=_FIRST_WAIT_S)
 
 
 def _answered(answer: Future[Any], doing: str) -> Any:
