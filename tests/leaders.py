@@ -36,6 +36,16 @@ def wait_for_leaders(admin: AdminClient, topic: str, partitions: int) -> None:
     wait_for(lambda: len(ends(admin, topic) or ()) == partitions, what=f"{topic} has its leaders")
 
 
+def leader_of(admin: AdminClient, topic: str, partition: int = 0) -> int:
+    """Who leads it. A broker may know a topic before it knows its partitions, and a partition before its leader."""
+
+    def led() -> list[int]:
+        known = admin.list_topics(topic, timeout=30).topics[topic].partitions
+        return [at.leader for number, at in known.items() if number == partition and at.leader >= 0]
+
+    return wait_for(led, what=f"partition {partition} of {topic} has a leader")[0]
+
+
 def wait_for_markers(servers: str, topic: str) -> None:
     """Until every transaction in it has ended: `commit` and `abort` return before their markers are in the log."""
 

@@ -17,6 +17,7 @@ from tallymark.store.postgres.inboxoperators import InboxOperators
 from tallymark.store.postgres.inboxstore import PostgresInboxStore
 from tests.conftest import MakeTopic
 from tests.inbox.ground import Ground
+from tests.leaders import leader_of
 from tests.waiting import wait_for
 
 
@@ -52,7 +53,7 @@ def test_a_partition_that_had_no_leader_has_one_again(cluster: LocalCluster, mak
     admin, other = (
         AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0}) for _ in range(2)
     )
-    leader = admin.list_topics(narrow, timeout=30).topics[narrow].partitions[0].leader
+    leader = leader_of(admin, narrow)
 
     def found(client: AdminClient) -> tuple[int, int]:
         return len(bounds(client, [(wide, each) for each in range(3)])), len(bounds(client, [(narrow, 0)]))
@@ -76,7 +77,7 @@ def test_a_leader_that_says_nothing_has_no_offsets(
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
     places = [(topic, partition) for partition in range(3)]
     assert bounds(admin, places) == dict.fromkeys(places, (0, 0))
-    leader = cluster.broker(admin.list_topics(topic, timeout=30).topics[topic].partitions[0].leader)
+    leader = cluster.broker(leader_of(admin, topic))
     leader.pause()
     try:
         monkeypatch.setattr(offsets, "_WAIT_S", 3.0)

@@ -15,16 +15,13 @@ from tallymark.store.postgres.migrations import migrate
 from tests.children import Child, start_child
 from tests.conftest import MakeTopic
 from tests.inbox.ground import Ground
+from tests.leaders import leader_of
 from tests.pipeline.archiving import Ground as Archiving
 from tests.pipeline.test_snapshot import add, ids_in
 
 PARTITIONS = 6
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(900)]
-
-
-def leader_of(admin: AdminClient, topic: str, partition: int) -> int:
-    return int(admin.list_topics(topic, timeout=30).topics[topic].partitions[partition].leader)
 
 
 def test_a_leader_dies_under_the_archive(

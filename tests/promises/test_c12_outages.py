@@ -14,6 +14,7 @@ from confluent_kafka.admin import AdminClient
 from tallymark.local.cluster import LocalCluster
 from tests.children import Child
 from tests.inbox.ground import Ground
+from tests.leaders import leader_of
 from tests.waiting import wait_for
 
 MESSAGES = 600
@@ -67,7 +68,7 @@ def test_postgresql_is_killed_three_times(inbox_ground: Ground, cluster: LocalCl
 def test_a_leader_is_killed(inbox_ground: Ground, cluster: LocalCluster, admin: AdminClient) -> None:
     ground = inbox_ground
     ground.send(MESSAGES)
-    leader = admin.list_topics(ground.topic, timeout=30).topics[ground.topic].partitions[0].leader
+    leader = leader_of(admin, ground.topic)
     with ground.inbox(**AT_WORK) as child:
         ground.wait_applied(50, child)
         cluster.broker(leader).kill()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 
 import pytest
 
 from tallymark.lifecycle import BatchKind, Mode
-from tallymark.relay.ports import Batch, Refused, Sent, TopicRecord, Unknown
+from tallymark.relay.ports import Batch, Refused, Row, Sent, TopicRecord, Unknown
 from tests.journal import LogRecord
 from tests.relay.ground import Ground
 from tests.waiting import wait_for
@@ -82,6 +83,44 @@ def test_a_closed_publisher_fences_nobody_and_sends_nothing(ground: Ground) -> N
     new.send(batch, rows)
     assert isinstance(old.finish(), Refused | Unknown)
     assert isinstance(new.finish(), Sent)
+    new.close()
+    store.close()
+    assert ground.compare().is_clean
+
+
+@pytest.mark.parametrize("committed", [0, 1])
+def test_whichever_producer_is_open_is_fenced_with_the_lane(ground: Ground, committed: int) -> None:
+    """A lane's batches take two producers in turn: after an odd as after an even number, the open one is shut out."""
+    ground.add(30)
+    kafka, store = ground.kafka(), ground.store()
+    identity = store.identity()
+    store.record_receipts_topic(kafka.prepare_receipts(identity))
+    lane = store.take("test", 60)
+    assert lane is not None
+    record = TopicRecord(ground.topic, "", 3, 1_048_588)
+    old, new = (kafka.publisher(identity, lane.lane, Mode.TRANSACTIONAL, [record]) for _ in range(2))
+
+    def batch(number: int) -> tuple[Batch, Sequence[Row]]:
+        after, upto = number * 10, number * 10 + 10
+        rows = store.read(lane, after, upto, 10, 1_000_000).rows
+        token = str(uuid.uuid4())
+        return Batch(
+            lane.lane, number, token, BatchKind.RANGE, after, upto, upto, Mode.TRANSACTIONAL, 10
+        ), rows
+
+    old.fence()
+    for number in range(committed):
+        old.send(*batch(number))
+        assert isinstance(old.finish(), Sent)
+    old.send(*batch(committed))
+    new.fence()
+    assert isinstance(old.finish(), Refused | Unknown)
+    last = new.last_receipt(None)
+    assert (last.number if last else -1) == committed - 1
+    for number in range(committed, 3):
+        new.send(*batch(number))
+        assert isinstance(new.finish(), Sent)
+    old.close()
     new.close()
     store.close()
     assert ground.compare().is_clean

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 import pytest
@@ -115,26 +115,35 @@ def test_nothing_is_skipped_under_writers_that_commit_out_of_order(
     assert found.is_clean, found
 
 
+_STOPS_HERE = 20_141_125
+
+
 def test_a_writer_that_begins_between_the_two_looks_is_not_passed(
     ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The sequence is read before the floors: the other way round, its floor is seen too late (pitfall 3)."""
+    """The sequence is read before the floors: the other way round, its floor is seen too late (pitfall 3).
+
+    Both looks are one statement. It is made to wait for a lock where it has done the one and not yet the other.
+    """
     ground.add(5)
     store = ground.store()
-    asked: list[str] = []
-    with psycopg.connect(ground.url) as late:
-        row = store._db.row
-
-        def between(name: str, parameters: Mapping[str, Any] | None = None) -> Any:
-            asked.append(name)
-            if len(asked) == 2:
-                ground.add_in(late, 1)
-                ground.add(1)
-            return row(name, parameters)
-
-        monkeypatch.setattr(store._db, "row", between)
-        assert store.frontier(0) == 5
-        assert len(asked) == 2
+    statement, drawn = store._db._sql["frontier"], "from drawn left join"
+    assert drawn in statement
+    stopping = f"from (select last, pg_advisory_lock({_STOPS_HERE}) from drawn offset 0) drawn left join"
+    monkeypatch.setitem(store._db._sql, "frontier", statement.replace(drawn, stopping))
+    waiting = f"select count(*) from pg_locks where objid = {_STOPS_HERE} and not granted"
+    with (
+        psycopg.connect(ground.url) as late,
+        psycopg.connect(ground.url) as gate,
+        ThreadPoolExecutor(1) as aside,
+    ):
+        gate.execute(f"select pg_advisory_lock({_STOPS_HERE})")
+        looked = aside.submit(store.frontier, 0)
+        wait_for(lambda: ground.value(waiting) == 1, what="the look stands between its two halves")
+        ground.add_in(late, 1)
+        ground.add(1)
+        gate.execute(f"select pg_advisory_unlock({_STOPS_HERE})")
+        assert looked.result(60) == 5
     store.close()
 
 

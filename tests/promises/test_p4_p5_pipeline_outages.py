@@ -13,6 +13,7 @@ from tallymark.local.cluster import LocalCluster
 from tests.children import Child
 from tests.inbox.conftest import MakeInboxGround
 from tests.inbox.ground import Ground
+from tests.leaders import leader_of
 from tests.pipeline.grounds import pipeline
 from tests.promises.test_p4_p5_pipeline_crashes import same
 from tests.waiting import wait_for
@@ -90,7 +91,7 @@ def test_a_leader_dies_in_mid_stream(
 ) -> None:
     ground = inbox_ground
     ground.send(200)
-    leader = admin.list_topics(ground.topic, timeout=30).topics[ground.topic].partitions[0].leader
+    leader = leader_of(admin, ground.topic)
     with pipeline(ground, tmp_path, *BATCH, crash_point="pipeline.after_commit:1:stop") as child:
         child.wait_stopped(90)
         cluster.broker(leader).kill()

@@ -14,6 +14,7 @@ import pytest
 from tallymark.broker.kafka import AdminClient
 from tallymark.local.cluster import LocalCluster
 from tests.children import Child
+from tests.leaders import leader_of
 from tests.relay.ground import Ground
 from tests.waiting import wait_for
 
@@ -84,7 +85,7 @@ def test_postgresql_is_away_for_longer_than_the_lease(ground: Ground, cluster: L
 @pytest.mark.full
 @pytest.mark.parametrize("point", ["relay.mid_produce", "relay.before_kafka_commit"])
 def test_the_leader_is_killed(ground: Ground, cluster: LocalCluster, admin: AdminClient, point: str) -> None:
-    leader = admin.list_topics(ground.topic, timeout=30).topics[ground.topic].partitions[0].leader
+    leader = leader_of(admin, ground.topic)
     try:
         with stopped_relay(ground, point):
             cluster.broker(leader).kill()

@@ -28,6 +28,7 @@ from tallymark.relay.ports import Rejected, Row, Unknown
 from tests import journal
 from tests.cli.conftest import Run
 from tests.conftest import MakeTopic
+from tests.leaders import leader_of
 from tests.relay.conftest import MakeGround
 from tests.relay.ground import QUICK, Ground, until_idle
 from tests.waiting import wait_for
@@ -239,7 +240,7 @@ def test_without_transactions_what_timed_out_beside_a_refused_one_is_not_taken_f
     risks = ("replication.factor", "min.insync.replicas")
     config = dataclasses.replace(QUICK, mode=mode, accepted=risks, hold_key=False)
     kafka = KafkaCluster({"bootstrap.servers": ground.servers}, accepted=risks, transaction_timeout_s=3)
-    leader = cluster.broker(admin.list_topics(alone, timeout=30).topics[alone].partitions[0].leader)
+    leader = cluster.broker(leader_of(admin, alone))
     with ground.worker(config, kafka=kafka) as worker:
         ground.add(1)
         ground.add(1, topic=alone)

@@ -1,4 +1,6 @@
-"""Transactional ids: one per outbox and lane. Whoever starts with one last shuts out every earlier producer of it."""
+"""Transactional ids: two per outbox and lane, used in turn. Whoever starts with one last shuts out every earlier
+producer of it: a lane is fenced when both are.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,9 @@ from tallymark.relay.ports import Identity
 _CHECK_WITHIN_S = 30.0
 
 
-def transactional_id(identity: Identity, lane: int | str) -> str:
-    return f"tallymark.{identity.outbox_id}.{lane}"
+def transactional_ids(identity: Identity, lane: int | str) -> tuple[str, str]:
+    name = f"tallymark.{identity.outbox_id}.{lane}"
+    return name, f"{name}.b"
 
 
 def fence(producer: Producer, within_s: float) -> None:
@@ -25,7 +28,9 @@ def fence(producer: Producer, within_s: float) -> None:
 
 def may_use_transactions(client: profiles.Client, identity: Identity) -> None:
     """Raise at once, not in some lane later, where Kafka denies this outbox's transactional ids."""
-    profile = profiles.transactional_producer(client, transactional_id=transactional_id(identity, "check"))
+    profile = profiles.transactional_producer(
+        client, transactional_id=transactional_ids(identity, "check")[0]
+    )
     fence(Producer(profile), _CHECK_WITHIN_S)
 
 

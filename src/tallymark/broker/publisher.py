@@ -8,6 +8,10 @@
   then; without one, everything else is;
 - `Unknown`: neither done nor failed, and this publisher is of no more use.
 
+Transactions take two producers in turn. Kafka finishes a committed transaction by writing its markers, and keeps the same
+producer waiting until they are written; another one need not wait. At most one transaction is open: the next is begun
+when the one before it is committed, so messages stand in the log in the order of their batches.
+
 On the happy path no message has a callback of its own in a transaction: the commit is the proof. Only where a commit is
 refused does `examine` produce the batch once more, with callbacks, and abort it, to learn which message it was. It
 fences anew, so it is for the lane's owner only, in the thread that knows of the lease.
@@ -71,6 +75,14 @@ class _Flight:
     invalid: list[Failure] = field(default_factory=list)
 
 
+@dataclass(slots=True)
+class _Seat:
+    """A producer, and the transactional id that it goes by; None without transactions."""
+
+    id: str | None
+    producer: Producer
+
+
 @dataclass(frozen=True, slots=True)
 class PublisherSettings:
     """What a publisher is made of."""
@@ -84,7 +96,7 @@ class PublisherSettings:
 
 
 class KafkaPublisher:
-    """One producer of one lane."""
+    """The producers of one lane."""
 
     def __init__(self, settings: PublisherSettings, topics: Sequence[TopicRecord]) -> None:
         self._settings = settings
@@ -96,13 +108,20 @@ class KafkaPublisher:
         # No record batch may be larger than the smallest topic takes, or its messages would fail for its sake.
         self._smallest = max(1, min(1_000_000, min(limits) - _OVERHEAD))
         self._largest = max(1_048_588, *limits)
-        self._producer = Producer(self._profile())
+        ids = fencing.transactional_ids(settings.identity, settings.lane) if self._transactional else (None,)
+        self._seats = deque(_Seat(id_, Producer(self._profile(id_))) for id_ in ids)
         self._retired: Producer | None = None
+
+    @property
+    def _producer(self) -> Producer:
+        """Whose turn it is."""
+        return self._seats[0].producer
 
     def fence(self) -> None:
         if not self._transactional:
             return
-        fencing.fence(self._producer, self._settings.transaction_timeout_s)
+        for seat in self._seats:
+            fencing.fence(seat.producer, self._settings.transaction_timeout_s)
 
     def last_receipt(self, after: Receipt | None) -> Receipt | None:
         if not self._transactional:
@@ -112,6 +131,7 @@ class KafkaPublisher:
 
     def send(self, batch: Batch, rows: Sequence[Row]) -> None:
         self._retired = None  # long answered by now
+        self._seats.rotate()
         flight = _Flight(batch, rows)
         self._flights.append(flight)
         try:
@@ -153,9 +173,10 @@ class KafkaPublisher:
     def close(self) -> None:
         # What is still queued must not be sent by a producer that nobody listens to any more. One that was fenced
         # says so here once more: whoever closes it knows already.
-        with suppress(KafkaException):
-            self._producer.purge()
-            self._producer.flush(0)
+        for seat in self._seats:
+            with suppress(KafkaException):
+                seat.producer.purge()
+                seat.producer.flush(0)
 
     # Producing
 
@@ -264,7 +285,8 @@ class KafkaPublisher:
         (assertion txn_req_cnt > 0) where a client is destroyed that waits for an answer to AddPartitionsToTxn.
         """
         self.close()
-        self._retired, self._producer = self._producer, Producer(self._profile())
+        seat = self._seats[0]
+        self._retired, seat.producer = seat.producer, Producer(self._profile(seat.id))
         self._producer.init_transactions(self._settings.transaction_timeout_s)
 
     # Without one
@@ -306,17 +328,14 @@ class KafkaPublisher:
             str(faults.explain(passing)) if passing else "the batch was refused, no single message is"
         )
 
-    def _profile(self) -> profiles.Profile:
-        s = self._settings
-        timeout_ms = int(s.transaction_timeout_s * 1000)
-        if self._transactional:
-            profile = profiles.transactional_producer(
-                s.client,
-                transactional_id=fencing.transactional_id(s.identity, s.lane),
-                transaction_timeout_ms=timeout_ms,
-            )
+    def _profile(self, id_: str | None) -> profiles.Profile:
+        client, timeout_ms = self._settings.client, int(self._settings.transaction_timeout_s * 1000)
+        if id_ is None:
+            profile = profiles.idempotent_producer(client, message_timeout_ms=timeout_ms)
         else:
-            profile = profiles.idempotent_producer(s.client, message_timeout_ms=timeout_ms)
+            profile = profiles.transactional_producer(
+                client, transactional_id=id_, transaction_timeout_ms=timeout_ms
+            )
         return {
             **profile,
             "batch.size": self._smallest,

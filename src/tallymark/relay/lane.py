@@ -142,8 +142,11 @@ class LaneWorker:
         left_out = tuple(sorted(hold.topic for hold in self.ledger.holds))
         rows = [row for row in piece.rows if row[2] not in left_out] if left_out else piece.rows
         if not rows:
-            if self.dispatcher.flying or self.ledger.unmarked:
-                return Step(Did.SENT, self.dispatcher.drain())
+            if self.dispatcher.flying:  # not marked yet: where more came meanwhile, the next claim does it too
+                return Step(Did.SENT, self.dispatcher.land())
+            if self.ledger.unmarked:
+                self.ledger.mark()
+                return Step(Did.SENT)
             self.ledger.pass_over(piece.upto)
             return Step(Did.PASSED if piece.more else Did.IDLE)
         waiting = self.ledger.waiting(rows)

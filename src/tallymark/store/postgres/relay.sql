@@ -56,18 +56,21 @@ update {schema}.lanes set halted = %(finding)s, owner = null, lease_until = null
 -- name: count_fenced
 update {schema}.lanes set fenced = fenced + 1 where lane = %(lane)s
 
--- name: sequence
--- Read first: what is drawn after this has a position above it.
-select last_value - (not is_called)::integer from {schema}.outbox_position
-
--- name: floors
--- Read second, in a statement of its own: writers that drew at or below the sequence's value just read and have not
--- ended hold a floor now. Prepared transactions (pid null) keep theirs.
-select min(((l.classid::bigint << 32) | l.objid::bigint) & ((1::bigint << 48) - 1))
-  from pg_locks l, {schema}.outbox_identity i
- where l.locktype = 'advisory' and l.objsubid = 1 and l.granted and l.mode = 'ShareLock'
-   and l.database = (select oid from pg_database where datname = current_database())
-   and (l.classid::bigint >> 16) = i.tag
+-- name: frontier
+-- The sequence is read first: what is drawn after that has a position above it. The floors second, for they hang on what
+-- was read: writers that drew at or below it and have not ended hold one now. Nobody asks for them where nothing is new.
+-- Prepared transactions (pid null) keep theirs.
+with drawn as materialized (
+    select last_value - (not is_called)::integer as last from {schema}.outbox_position
+)
+select drawn.last, held.floor
+  from drawn left join lateral (
+       select min(((l.classid::bigint << 32) | l.objid::bigint) & ((1::bigint << 48) - 1)) as floor
+         from pg_locks l, {schema}.outbox_identity i
+        where drawn.last > %(covered)s
+          and l.locktype = 'advisory' and l.objsubid = 1 and l.granted and l.mode = 'ShareLock'
+          and l.database = (select oid from pg_database where datname = current_database())
+          and (l.classid::bigint >> 16) = i.tag) held on true
 
 -- name: end_floors
 -- A writer that was left idle in its transaction holds everybody back: by option it is ended, and with it its
@@ -83,26 +86,17 @@ select a.pid, a.application_name, extract(epoch from clock_timestamp() - a.xact_
    and a.state in ('idle in transaction', 'idle in transaction (aborted)')
    and clock_timestamp() - a.state_change > make_interval(secs => %(seconds)s)
 
--- name: weigh
--- Read third: what the lane's next rows weigh, before any is fetched, so that they fit into memory whatever they weigh.
--- A catch-up passes over what is parked already.
-select count(*), coalesce(sum(size), 0)::bigint, max(position) from (
-    select o.position, coalesce(octet_length(o.value), 0) + coalesce(octet_length(o.key), 0)
-                       + octet_length(o.headers::text) + 100 as size
-      from {schema}.outbox o
-     where o.position > %(after)s and o.position <= %(upto)s and mod(o.slot, %(lanes)s) = %(lane)s
-       and (%(topic)s::text is null or (o.topic = %(topic)s and not exists (
-            select from {schema}.parked p where p.position = o.position)))
-       and (%(without)s::text[] = '{}' or o.topic <> all(%(without)s::text[]))
-     order by o.position limit %(limit)s) sized
-
--- name: fitting
--- Where they weigh too much: up to where they fit. A row is in while what stands before it is below the limit, so
--- that one giant alone still moves.
-select max(position) from (
-    select position, size, sum(size) over (order by position rows unbounded preceding) as total from (
-        select o.position, coalesce(octet_length(o.value), 0) + coalesce(octet_length(o.key), 0)
-                           + octet_length(o.headers::text) + 100 as size
+-- name: read
+-- Read third, with a snapshot of its own: up to the frontier every row is visible, and only the lane's owner parks any. So
+-- many as weigh less than the limit, so that they fit into memory whatever they weigh; a row is in while what stands before
+-- it is below the limit, so that one giant alone still moves. A catch-up passes over what is parked already.
+select position, id, topic, key, value, headers, partition, total from (
+    select position, id, topic, key, value, headers, partition, size,
+           sum(size) over (order by position rows unbounded preceding) as total
+      from (
+        select o.position, o.id::text, o.topic, o.key, o.value, o.headers::text, o.partition,
+               coalesce(octet_length(o.value), 0) + coalesce(octet_length(o.key), 0) + octet_length(o.headers::text) + 100
+               as size
           from {schema}.outbox o
          where o.position > %(after)s and o.position <= %(upto)s and mod(o.slot, %(lanes)s) = %(lane)s
            and (%(topic)s::text is null or (o.topic = %(topic)s and not exists (
@@ -110,17 +104,7 @@ select max(position) from (
            and (%(without)s::text[] = '{}' or o.topic <> all(%(without)s::text[]))
          order by o.position limit %(limit)s) sized) summed
  where total - size < %(size)s
-
--- name: read
--- Read fourth. Between these statements nothing changes: every row up to here is visible, and only the lane's owner
--- parks any.
-select o.position, o.id::text, o.topic, o.key, o.value, o.headers::text, o.partition
-  from {schema}.outbox o
- where o.position > %(after)s and o.position <= %(upto)s and mod(o.slot, %(lanes)s) = %(lane)s
-   and (%(topic)s::text is null or (o.topic = %(topic)s and not exists (
-        select from {schema}.parked p where p.position = o.position)))
-   and (%(without)s::text[] = '{}' or o.topic <> all(%(without)s::text[]))
- order by o.position
+ order by position
 
 -- name: contents
 -- What a claimed batch is made of: its range never changes, so this gives the same rows whoever asks, less those

@@ -48,7 +48,7 @@ class PostgresRelayStore(LaneStore[Session]):
         return int(self._db.row("join", self._joining(owner, mode, accepted, seconds))[0])
 
     def frontier(self, covered: int) -> int:
-        last = int(self._db.row("sequence")[0])
+        last, floor = self._db.row("frontier", {"covered": covered})
         if last < covered:
             raise Inconsistent(
                 f"the outbox's sequence stands at {last}, but positions up to {covered} are already covered: "
@@ -56,10 +56,7 @@ class PostgresRelayStore(LaneStore[Session]):
                 remedy="was the table truncated, or the database failed over or restored? Set the sequence above "
                 f"{covered} with setval and look for rows in that range before `tallymark relay clear`",
             )
-        if last == covered:
-            return last
-        floor = self._db.row("floors")[0]
-        return last if floor is None else min(last, int(floor))
+        return int(last if floor is None else min(last, floor))
 
     def read(
         self,
@@ -72,15 +69,10 @@ class PostgresRelayStore(LaneStore[Session]):
         without: Sequence[str] = (),
     ) -> Slice:
         asked = self._range(lane.lane, after, upto, hold.topic if hold else None, without)
-        asked["limit"] = limit
-        count, weight, last = self._db.row("weigh", asked)
-        if not count:
-            return Slice(after, upto, ())
-        if weight >= size:
-            last = self._db.row("fitting", {**asked, "size": size})[0]
-        cut = count >= limit or weight >= size
-        rows: list[Row] = self._db.rows("read", {**asked, "upto": last}, binary=True)
-        return Slice(after, last if cut else upto, rows, more=cut)
+        found = self._db.rows("read", {**asked, "limit": limit, "size": size}, binary=True)
+        cut = len(found) >= limit or (bool(found) and found[-1][-1] >= size)
+        rows: list[Row] = [row[:-1] for row in found]
+        return Slice(after, rows[-1][0] if cut else upto, rows, more=cut)
 
     def contents(self, batch: Batch) -> list[Row]:
         if batch.kind is BatchKind.ORIGIN:

@@ -104,10 +104,9 @@ def exported(url: str, *, schema: str, piece_bytes: int = PIECE_BYTES) -> Iterat
 
 
 def _closed(connection: Connection, schema: str) -> int:
-    """As the relay does: the sequence first, then the floors, each in a statement of its own (pitfall 3)."""
+    """As the relay does: the sequence first, then the floors (pitfall 3)."""
     queries = load("tallymark.store.postgres", "relay.sql", schema)
-    drawn = _row(connection, queries["sequence"])[0]
-    floor = _row(connection, queries["floors"])[0]
+    drawn, floor = _row(connection, queries["frontier"], {"covered": -1})
     return int(drawn if floor is None else min(drawn, floor))
 
 
