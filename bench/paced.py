@@ -1,10 +1,11 @@
 """Messages at a steady pace, in a process of its own, with the moment at which each was there to be sent.
 
-    python -m bench.paced writers | transactional | idempotent TOPIC RATE SECONDS
+    python -m bench.paced writers | transactional | alternating | idempotent TOPIC RATE SECONDS
 
 `writers`: services that add one message per transaction; the moment is that of the commit. `transactional`: the bare
-loop (begin, produce all that is due, commit) from memory; `idempotent`: each message produced when it is due; the moment
-is when it was due. Prints one JSON object of id to time.monotonic(), which all processes of a machine share.
+loop (begin, produce all that is due, commit) from memory; `alternating`: the same with two ids in turn; `idempotent`:
+each message produced when it is due; the moment is when it was due. Prints one JSON object of id to time.monotonic(),
+which all processes of a machine share.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import cycle
 
 import psycopg
 from confluent_kafka import Producer
@@ -78,12 +81,15 @@ def _produce(producer: Producer, topic: str, messages: list[tuple[str, bytes, by
         producer.produce(topic, value, key, headers=[("ce_id", id_)])
 
 
-def transactional(topic: str, rate: float, seconds: float) -> Times:
-    """The bare transaction loop, as fast as it can."""
-    producer = bare_producer(**{"transactional.id": f"bench-{uuid.uuid4()}", "linger.ms": 0})
-    producer.init_transactions(30)
+def _transactions(ids: int, topic: str, rate: float, seconds: float) -> Times:
+    """The bare transaction loop, as fast as it can, each transaction by the next producer."""
+    producers = [
+        bare_producer(**{"transactional.id": f"bench-{uuid.uuid4()}", "linger.ms": 0}) for _ in range(ids)
+    ]
+    for producer in producers:
+        producer.init_transactions(30)
     times: Times = {}
-    for messages in _due(rate, seconds, times):
+    for messages, producer in zip(_due(rate, seconds, times), cycle(producers)):
         producer.begin_transaction()
         _produce(producer, topic, messages)
         producer.commit_transaction(60)
@@ -103,7 +109,8 @@ def idempotent(topic: str, rate: float, seconds: float) -> Times:
 
 WORKLOADS: dict[str, Callable[[str, float, float], Times]] = {
     "writers": writers,
-    "transactional": transactional,
+    "transactional": partial(_transactions, 1),
+    "alternating": partial(_transactions, 2),
     "idempotent": idempotent,
 }
 

@@ -27,11 +27,13 @@ SLICE = {
     "rows": 500,
     "bytes": 2**20,
     "payload": True,
-    "sending": True,
-    "holds": True,
     "lanes": 1,
-    "covered": [5_500],
+    "covered": [5_000],
+    "held_lanes": [0],
+    "held_topics": ["notes"],
+    "held_after": [100],
 }
+NONE_HELD: dict[str, list[Any]] = {"held_lanes": [], "held_topics": [], "held_after": []}
 STATES = ["dead", "retrying"]
 QUESTIONS: list[tuple[str, str, dict[str, Any]]] = [
     ("search.sql", "probe", {"position": 2_000}),
@@ -55,7 +57,7 @@ QUESTIONS: list[tuple[str, str, dict[str, Any]]] = [
     ("search.sql", "parked_keys", {"consumer": "ledger", "after": -(2**63), "limit": 50}),
     ("search.sql", "audit_page", {"at": "2030-01-01", "seq": 0, "limit": 50}),
     ("streaming.sql", "slice", SLICE),
-    ("streaming.sql", "slice", {**SLICE, "sending": False, "holds": False, "payload": False}),
+    ("streaming.sql", "slice", {**SLICE, **NONE_HELD, "payload": False}),
     ("streaming.sql", "standing", {}),
     ("tokens.sql", "bearer", {"hash": b"x" * 32}),
     ("audit.sql", "earlier", {"who": "x", "key": "y"}),

@@ -11,15 +11,32 @@ from urllib.parse import urlsplit
 
 import httpx
 import psutil
+import psycopg
 import pytest
 
 from tallymark.console.client import Client
 from tallymark.errors import AccessDenied, OutcomeUnknown, Unreachable, UsageError
-from tallymark.lifecycle import MessageState, TokenRole
-from tests.console.ground import DISCARDED, FAILED, ROWS, SENT, WAITING, Service, serve
+from tallymark.lifecycle import MessageState, Role, TokenRole
+from tallymark.local.cluster import LocalCluster
+from tallymark.store.postgres import streaming
+from tallymark.store.postgres.migrations import migrate
+from tallymark.store.postgres.searchpool import SearchPool
+from tests.console.conftest import made
+from tests.console.ground import DISCARDED, FAILED, SENT, WAITING, Service, serve
 from tests.waiting import wait_for
 
 OUT = (FAILED, WAITING, DISCARDED)
+# Lane 1 has sent everything; lane 0 its first hundred positions, and the rest is on its way.
+TWO_LANES = """
+insert into tallymark.outbox (id, topic, key)
+select tallymark.new_id(), 't', convert_to('key-' || n % 40, 'utf8') from generate_series(1, 400) n;
+insert into tallymark.batches (covered, lane, number, token, kind, after_position, upto, messages, mode, state, owner,
+                               epoch, sent_at)
+values (100, 0, 1, gen_random_uuid(), 'range', 0, 100, 50, 'transactional', 'sent', 'relay-1', 1, now()),
+       (400, 0, 2, gen_random_uuid(), 'range', 100, 400, 150, 'transactional', 'sending', 'relay-1', 1, null),
+       (400, 1, 1, gen_random_uuid(), 'range', 0, 400, 200, 'transactional', 'sent', 'relay-1', 1, now());
+update tallymark.lanes set covered = 400, last_number = 2, epoch = 1;
+"""
 
 
 def lines(service: Service, role: TokenRole = TokenRole.OPERATOR, /, **query: Any) -> list[dict[str, Any]]:
@@ -42,7 +59,7 @@ def test_everything_that_was_sent_and_nothing_else(looking: Service) -> None:
     values = [None if each["value"] is None else base64.b64decode(each["value"]) for each in messages]
     assert values == [row[3] for row in expected]
     assert messages[0]["headers"]["ce_source"] == "/bank"
-    assert end == {"end": True, "messages": len(expected), "upto": ROWS, "earliest": 1}
+    assert end == {"end": True, "messages": len(expected), "upto": SENT, "earliest": 1}
 
 
 def test_between_positions_and_between_times(looking: Service) -> None:
@@ -82,11 +99,50 @@ def test_headers_written_over_several_lines_stay_one_line(own: Service) -> None:
         "insert into tallymark.outbox (id, topic, key, value, headers) values (tallymark.new_id(), 'odd', '\\x00ff', "
         '\'\\x0d0a\', E\'{\\n "ce_source": "/x",\\r\\n "note": "a\\\\nb"\\n}\')'
     )
-    own.query("update tallymark.lanes set covered = (select max(position) from tallymark.outbox)")
+    own.send_all()
     answer = own.get("/v1/consumers/x/messages", TokenRole.OPERATOR, topic="odd")
     (message, _) = [json.loads(line) for line in answer.text.splitlines()]
     assert message["headers"] == {"ce_source": "/x", "note": "a\nb"}
     assert base64.b64decode(message["key"]) == b"\x00\xff"
+
+
+def test_what_unicode_ends_lines_with_may_stand_in_a_header(own: Service) -> None:
+    note = "a\u2028b\u2029c\u0085d"
+    own.query(
+        "insert into tallymark.outbox (id, topic, headers) values (tallymark.new_id(), 'odd', %s::json)",
+        json.dumps({"ce_source": "/x", "note": note}, ensure_ascii=False),
+    )
+    own.send_all()
+    with Client(own.url, own.tokens[TokenRole.OPERATOR]) as client:
+        assert [each.headers["note"] for each in client.sent_to("x", topics=["odd"])] == [note]
+
+
+def test_what_is_marked_under_a_stream_leaves_no_hole_in_a_key(
+    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch on its way when its positions go by: nothing of its lane comes behind it, though it be sent meanwhile."""
+    with made(cluster) as url, psycopg.connect(url, autocommit=True) as connection:
+        migrate(url, role=Role.PRODUCER, lanes=2)
+        connection.execute(TWO_LANES.encode())
+        monkeypatch.setattr(streaming, "_ROWS", 50)
+        pool = SearchPool(url)
+        told: list[dict[str, Any]] = []
+        for piece in streaming.Streaming(pool).lines(["t"], streaming.Span(), payload=False):
+            told += [json.loads(line) for line in piece.split(b"\n") if line]
+            if told[-1].get("position", 0) > 150:
+                connection.execute("update tallymark.batches set state = 'sent', sent_at = now()")
+        *messages, end = told
+        keys: dict[str, list[int]] = {}
+        for position, key in connection.execute(
+            "select position, encode(key, 'base64') from tallymark.outbox"
+        ):
+            keys.setdefault(key, []).append(position)
+        for key, positions in keys.items():
+            streamed = [each["position"] for each in messages if each["key"] == key]
+            assert streamed == positions[: len(streamed)], key
+        assert (end["messages"], end["upto"]) == (len(messages), 100)
+        assert max(each["position"] for each in messages) > 350, "the other lane goes on"
+        pool.close()
 
 
 def test_the_client_reads_it_with_types(looking: Service) -> None:

@@ -161,6 +161,24 @@ def test_a_stale_claimant_that_fences_late_sends_nothing(ground: Ground) -> None
     assert ground.compare().is_clean
 
 
+@pytest.mark.parametrize("mode", list(Mode))
+def test_what_is_acknowledged_and_not_marked_yet_is_not_sent_again_for_a_passing_error(
+    ground: Ground, mode: Mode
+) -> None:
+    ground.add(20)
+    # Who looks for what operators want marks before it does: not here.
+    with ground.worker(replace(QUICK, mode=mode, refresh_s=60.0)) as worker:
+        for _ in range(10):
+            worker.run_once()
+            if worker.ledger.unmarked and ground.log(committed=False):
+                break
+        assert worker.ledger.unmarked
+        worker.reset()  # as after any error that passes
+        until_idle(worker)
+    assert ground.compare(committed=False).is_clean
+    assert ground.value("select count(*) from tallymark.batches where state = 'sending'") == 0
+
+
 def test_every_write_of_a_stale_owner_changes_nothing(ground: Ground) -> None:
     ground.add(100)
     with ground.worker(replace(QUICK, owner="stale")) as stale:

@@ -172,9 +172,9 @@ class KafkaPublisher:
 
     def close(self) -> None:
         # What is still queued must not be sent by a producer that nobody listens to any more. One that was fenced
-        # says so here once more: whoever closes it knows already.
+        # says so here once more (flushing, as a SystemError): whoever closes it knows already.
         for seat in self._seats:
-            with suppress(KafkaException):
+            with suppress(KafkaException, SystemError):
                 seat.producer.purge()
                 seat.producer.flush(0)
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import base64
 import json
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from types import TracebackType
@@ -161,7 +161,7 @@ class Client:
                 if answer.status_code != 200:
                     answer.read()
                     raise _error(answer)
-                for line in answer.iter_lines():
+                for line in _lines(answer.iter_bytes()):
                     row = json.loads(line)
                     if row.get("end"):
                         if row["messages"] != count:
@@ -310,6 +310,14 @@ def _sent(row: Mapping[str, Any]) -> SentMessage:
         datetime.fromisoformat(row["added_at"]),
         size if decoded is None else len(decoded),
     )
+
+
+def _lines(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """Lines end with a line feed alone: JSON may hold every other sign that Unicode ends lines with."""
+    rest = b""
+    for piece in pieces:
+        *lines, rest = (rest + piece).split(b"\n")
+        yield from lines
 
 
 def _time(moment: datetime | int | None) -> str | None:

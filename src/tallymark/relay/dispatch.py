@@ -92,9 +92,9 @@ class Dispatcher:
             # Not waited for: a commit that is still under way is fenced by the next publisher, or in doubt.
             self._hand.shutdown(wait=False, cancel_futures=True)
             self._hand = None
-        if self._publisher is not None:
-            self._publisher.close()
-            self._publisher = None
+        publisher, self._publisher = self._publisher, None
+        if publisher is not None:
+            publisher.close()
 
     def launch(self, batch: Batch, rows: Sequence[Row]) -> None:
         """Send a claimed batch on its way, without the topics that cannot be published into."""

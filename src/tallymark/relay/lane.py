@@ -142,7 +142,8 @@ class LaneWorker:
         left_out = tuple(sorted(hold.topic for hold in self.ledger.holds))
         rows = [row for row in piece.rows if row[2] not in left_out] if left_out else piece.rows
         if not rows:
-            if self.dispatcher.flying:  # not marked yet: where more came meanwhile, the next claim does it too
+            if self.dispatcher.flying:
+                # Not marked yet: where more came meanwhile, the next claim does it too.
                 return Step(Did.SENT, self.dispatcher.land())
             if self.ledger.unmarked:
                 self.ledger.mark()

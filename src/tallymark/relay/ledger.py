@@ -61,8 +61,7 @@ class Ledger:
         self.lane = self.store.reread(self.lane)
 
     def forget(self) -> None:
-        """After anything uncertain: the database knows better."""
-        self._sent = None
+        """After anything uncertain: the database knows better, but for a batch that is in the log and not marked yet."""
         self._refreshed = 0.0
 
     # Claims and marks

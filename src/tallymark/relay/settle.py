@@ -21,6 +21,7 @@ log = logging.getLogger("tallymark.relay")
 def settle(ledger: Ledger, dispatcher: Dispatcher, config: RelayConfig) -> int:
     """Bring a lane to where it can go on; gives back how many batches were in doubt."""
     ledger.recheck()
+    ledger.mark()  # what is known to be in the log is not in doubt
     unsent = ledger.store.unsent(ledger.lane)
     # A batch that an earlier owner sent in a transaction is resolved as one, whatever this relay's own mode is.
     transactional = config.policy.transactional or any(batch.mode is Mode.TRANSACTIONAL for batch in unsent)

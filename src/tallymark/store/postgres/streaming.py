@@ -34,6 +34,19 @@ class Span:
     end: int | None = None
 
 
+class _Standing(NamedTuple):
+    """Up to where each lane had sent everything when the stream began, and which topics were held then, from where on.
+
+    Asked once: a batch that is marked between two slices would else leave a hole before its key's later messages.
+    """
+
+    lanes: int
+    covered: list[int]
+    held_lanes: list[int]
+    held_topics: list[str]
+    held_after: list[int]
+
+
 class _Slice(NamedTuple):
     """Some messages, and up to where there is nothing else."""
 
@@ -57,12 +70,19 @@ class Streaming:
             after, before = self._search.between(connection, ends, span.since, span.until)
             after = max(after, (span.first or 0) - 1)
             upto = min(before - 1, ends.last, ends.last if span.end is None else span.end - 1)
-            asked = {"topics": list(topics), "since": span.since, "until": span.until, "payload": payload}
+            standing = _Standing(*connection.execute(self._sql["standing"]).fetchone() or (1, [], [], [], []))
+            asked = {
+                **standing._asdict(),
+                "topics": list(topics),
+                "since": span.since,
+                "until": span.until,
+                "payload": payload,
+            }
             first = self._slice(connection, after, upto, asked)
-        return self._pieces(first, upto, asked, ends.earliest)
+        return self._pieces(first, upto, min([upto, *standing.covered]), asked, ends.earliest)
 
     def _pieces(
-        self, piece: _Slice, upto: int, asked: dict[str, Any], earliest: int | None
+        self, piece: _Slice, upto: int, complete: int, asked: dict[str, Any], earliest: int | None
     ) -> Iterator[bytes]:
         messages = piece.messages
         if piece.text:
@@ -73,21 +93,13 @@ class Streaming:
             messages += piece.messages
             if piece.text:
                 yield piece.text
-        end = {"end": True, "messages": messages, "upto": upto, "earliest": earliest}
+        end = {"end": True, "messages": messages, "upto": complete, "earliest": earliest}
         yield json.dumps(end).encode() + b"\n"
 
     def _slice(self, connection: Connection, after: int, upto: int, asked: dict[str, Any]) -> _Slice:
-        """What lies in the next stretch, as far as it fits."""
+        """What lies in the next stretch, as far as it fits. Where nothing does, the stretch is done with."""
         here = min(upto, after + _STRETCH)
-        lanes, covered, sending, holds = connection.execute(self._sql["standing"]).fetchone() or (
-            1,
-            [],
-            True,
-            True,
-        )
-        standing = {"lanes": lanes, "covered": covered, "sending": sending, "holds": holds}
         bounds = {"after": after, "upto": here, "rows": _ROWS, "bytes": _BYTES}
-        row = connection.execute(self._sql["slice"], {**asked, **standing, **bounds}).fetchone()
-        candidates, count, last, text = row or (0, 0, None, None)
-        whole = candidates < _ROWS and count == candidates
-        return _Slice(count, here if whole or last is None else last, text.encode() + b"\n" if text else b"")
+        row = connection.execute(self._sql["slice"], {**asked, **bounds}, binary=True).fetchone()
+        messages, last, text = row or (0, None, None)
+        return _Slice(messages, here if last is None else last, text or b"")
