@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import signal
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from tests.children import Child, start_child
 
 LEASE_S = 2.0
 BY_ITSELF = "ended by themselves"
+CRASHED = "crashed"
 KILLED = "killed"
 AT_A_POINT = "killed at a crash point"
 _FULL_SIZE = 10_000
@@ -168,6 +170,10 @@ class Fleet:
             code = member.child.wait()
             if code == 0:
                 self.counts["ended by SIGTERM"] += 1
+            elif code < 0 and -code not in (signal.SIGKILL, signal.SIGTERM):
+                # Nobody sent it that: the client's own assertions, say.
+                self.counts[f"{CRASHED} ({signal.Signals(-code).name})"] += 1
+                self.last_words = member.child.output[-1000:]
             elif code < 0:
                 at_point = "crash point " in member.child.output
                 self.counts[AT_A_POINT if at_point else KILLED] += 1

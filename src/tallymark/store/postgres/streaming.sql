@@ -41,7 +41,7 @@ select i.lanes,
        (select array_agg(least(l.covered, (select min(b.after_position) from {schema}.batches b
                                             where b.lane = l.lane and b.state = 'sending' and b.kind = 'range'))
                          order by l.lane)
-          from {schema}.lanes l),
+          from {schema}.lanes l where l.lane < i.lanes),
        coalesce(h.lanes, '{}'), coalesce(h.topics, '{}'), coalesce(h.after, '{}')
   from {schema}.outbox_identity i,
        (select array_agg(lane) as lanes, array_agg(topic) as topics, array_agg(from_position) as after
