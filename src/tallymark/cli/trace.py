@@ -100,6 +100,11 @@ def _after(start: datetime | None, event: TraceEvent) -> str:
 
 
 def _where(event: TraceEvent) -> str:
-    shown = {name: value for name, value in event.details.items() if value not in (None, "", False)}
+    # By identity: partition 0 and offset 0 are places too, and equal to False.
+    shown = {
+        name: value
+        for name, value in event.details.items()
+        if value is not None and value is not False and value != ""
+    }
     shown.pop("clock", None)
     return ", ".join(f"{name} {value}" for name, value in shown.items())

@@ -117,11 +117,15 @@ class Custody:
             for place in waiting:
                 self.troubles[place] = str(error)
             return {}
-        return {
+        read_on = {
             position.place: (position.next_offset, position.leader_epoch)
             for position in taken
             if position.place in bounds and self._accepted(position, bounds[position.place])
         }
+        if read_on:
+            places = ", ".join(f"{topic}/{partition}" for topic, partition in sorted(read_on))
+            log.info("took %s", places, extra={"action": "inbox.take"})
+        return read_on
 
     def _bounds(self, places: Sequence[Place]) -> dict[Place, Bounds]:
         ids = self._kafka.topic_ids({topic for topic, _ in places})

@@ -25,7 +25,8 @@ from tallymark.errors import TallymarkError
 from tallymark.inbox.book import Book
 from tallymark.inbox.config import InboxConfig
 from tallymark.inbox.handover import Batch
-from tallymark.inbox.ports import InboxStore, InboxTx, Move, Place, Queued, Received, StalePositions
+from tallymark.inbox.obituary import tell
+from tallymark.inbox.ports import Failed, InboxStore, InboxTx, Move, Place, Queued, Received, StalePositions
 from tallymark.inbox.screening import Screen
 from tallymark.observe.retrying import told_again
 
@@ -46,6 +47,7 @@ class Outcome:
     failed: int = 0
     dead: int = 0
     quarantined: int = 0
+    failures: Sequence[Failed] = ()
     reruns: int = 0
     fenced: set[Place] = field(default_factory=set)
     ends: dict[Place, int] = field(default_factory=dict)
@@ -167,6 +169,7 @@ class Keeper:
                 tx.advance(moves)
             reached("inbox.before_commit")
         reached("inbox.after_commit")
+        tell(counted.failures)
         outcome.kept += counted.kept
         outcome.repeated += counted.repeated
         outcome.applied += counted.applied
@@ -206,6 +209,7 @@ class Keeper:
             failed=len(applied.failed),
             dead=sum(each.again_in_s is None for each in applied.failed),
             quarantined=len(odd),
+            failures=applied.failed,
         )
 
     def _divided(self, tx: InboxTx, new: Sequence[Received]) -> tuple[list[Queued], list[Queued]]:

@@ -21,6 +21,7 @@ from tallymark.apply.watch import Watch
 from tallymark.crashpoint import reached
 from tallymark.inbox.config import InboxConfig
 from tallymark.inbox.keeper import PATIENCE
+from tallymark.inbox.obituary import tell
 from tallymark.inbox.ports import ClaimBounds, InboxStore, InboxTx, Queued, Received
 from tallymark.observe.retrying import told_again
 
@@ -145,6 +146,7 @@ class Worker:
             tx.record(applied.applications)
             reached("worker.before_commit")
         reached("worker.after_commit")
+        tell(applied.failed)
         # Only now: what failed is claimed again, at the same place.
         self._after = claim.after if self._after == before else self._after
         self._careful = self._patience_over = False
