@@ -301,6 +301,7 @@ def test_an_unknown_topic_is_held_in_one_row_and_caught_up_in_order(
             ]
             assert parked(ground) == {}
             assert len(ground.log()) == 120
+            assert ground.value("select sum(sent) from tallymark.lanes") == 120, "what is held was not sent"
             held = ground.operators.status().held_topics[0]
             assert (held.topic, held.reason) == (missing, f"there is no topic {missing}")
             create = ("topics", "create", missing, "--bootstrap-servers", ground.servers, "--partitions", "3")
@@ -310,6 +311,7 @@ def test_an_unknown_topic_is_held_in_one_row_and_caught_up_in_order(
             until_idle(worker)
             assert ground.query("select 1 from tallymark.topic_holds") == []
             assert parked(ground) == {}
+            assert ground.value("select sum(sent) from tallymark.lanes") == 270
         ground.topics.append(missing)
         found = ground.compare()
         assert found.expected == 270

@@ -9,6 +9,7 @@ import typer
 
 from tallymark.cli import output, tallyspans
 from tallymark.errors import Problem, UsageError
+from tallymark.lifecycle import Verdict
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -72,7 +73,7 @@ def _told(life: Trace) -> list[RenderableType]:
     key = "" if life.key is None else f", key {life.key.decode('utf-8', 'backslashreplace')}"
     start = next((event.at for event in life.events if event.at is not None), None)
     return [
-        f"{life.id}  {life.verdict}: {life.verdict.sentence}",
+        f"{life.id}  {life.verdict}: {_sentence(life)}",
         f"topic {life.topic}{key}; {clock}",
         output.table(
             ("at", "after", "station", "what", "where"),
@@ -82,6 +83,13 @@ def _told(life: Trace) -> list[RenderableType]:
             ],
         ),
     ]
+
+
+def _sentence(life: Trace) -> str:
+    """What the verdict means; of a message that nobody here is to apply, no more than is known."""
+    if life.verdict is Verdict.DELIVERED and not any(e.station in ("inbox", "apply") for e in life.events):
+        return "Written and sent. No consumer of its topic is known in these databases."
+    return life.verdict.sentence
 
 
 def _clock(at: datetime | None) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 
 from tallymark.errors import OutcomeUnknown, Problem
 from tallymark.lifecycle import Mode
@@ -23,6 +24,7 @@ from tallymark.relay.ports import (
     Kafka,
     Outcome,
     Publisher,
+    Receipt,
     Refused,
     Rejected,
     Row,
@@ -122,20 +124,23 @@ class Dispatcher:
             if isinstance(outcome, Unknown):
                 raise OutcomeUnknown(f"batch {batch.number} of lane {batch.lane}: {outcome.reason}")
             if isinstance(outcome, Sent):
-                self._tried.discard(batch.number)
-                self._ledger.sent(batch, outcome.receipt)
+                self._landed(batch, rows, outcome.receipt)
                 self.landed = rows[0][1] if rows else None
-                return batch.messages
+                return len(rows)
             exclusion = exclusion_of(
                 outcome, rows, hold_key=self._config.hold_key and self._policy.transactional
             )
             batch, rows = self._ledger.leave_out(batch, rows, exclusion)
             if not self._policy.transactional:  # everything else is in the log already
-                self._tried.discard(batch.number)
-                self._ledger.sent(batch, None)
-                return batch.messages
+                self._landed(batch, rows, None)
+                return len(rows)
             self._ledger.recheck()  # the publisher has fenced anew
             self.publisher.send(batch, rows)
+
+    def _landed(self, batch: Batch, rows: Sequence[Row], receipt: Receipt | None) -> None:
+        # As many as there were in it at last: a topic that is held has left it with all its messages.
+        self._tried.discard(batch.number)
+        self._ledger.sent(replace(batch, messages=len(rows)), receipt)
 
     def _examined(self, rows: Sequence[Row]) -> Rejected | Unknown:
         # To learn which messages it was, the publisher fences anew. A zombie whose messages were refused because it

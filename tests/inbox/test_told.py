@@ -1,4 +1,4 @@
-"""What the log says of messages that failed: each attempt a warning, a death an error, with the id and the place."""
+"""What is said of messages: each failed attempt a warning, a death an error; a trace tells no more than is known."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import uuid
 
 import pytest
 
-from tallymark.cli.trace import _where
+from tallymark.cli.trace import _sentence, _where
 from tallymark.inbox.obituary import tell
 from tallymark.inbox.ports import Failed, Queued, Received
-from tallymark.tally.trace import TraceEvent
+from tallymark.lifecycle import Verdict
+from tallymark.tally.trace import Trace, TraceEvent
 
 ID = uuid.UUID("01941f29-7c00-7000-8000-0123456789ab")
 
@@ -47,3 +48,12 @@ def test_of_many_some_are_named_and_all_are_counted(caplog: pytest.LogCaptureFix
 def test_partition_and_offset_zero_are_places_too() -> None:
     event = TraceEvent(None, "log", "logged", {"partition": 0, "offset": 0, "held": False, "note": ""})
     assert _where(event) == "partition 0, offset 0"
+
+
+def test_what_nobody_is_to_apply_is_not_said_to_be_applied() -> None:
+    sent = TraceEvent(None, "relay", "marked as sent")
+    applied = TraceEvent(None, "apply", "applied")
+    alone = Trace(str(ID), "t", None, (sent,), Verdict.DELIVERED, "adding")
+    assert "No consumer of its topic is known" in _sentence(alone)
+    whole = Trace(str(ID), "t", None, (sent, applied), Verdict.DELIVERED, "adding")
+    assert _sentence(whole) == Verdict.DELIVERED.sentence
