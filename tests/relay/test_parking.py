@@ -225,7 +225,7 @@ def test_a_time_out_beside_a_refusal_leaves_a_batch_without_a_transaction_in_dou
     found = {}
     for mode in Mode:
         publisher = ground.kafka().publisher(ground.store().identity(), 0, mode, [])
-        found[mode] = type(publisher._judge(_Flight(None, [], failures=failures), lambda _: True))
+        found[mode] = type(publisher._judge(_Flight([], failures=failures), lambda _: True))
     assert found == {Mode.TRANSACTIONAL: Rejected, Mode.CALLBACK: Unknown, Mode.SYNC: Unknown}
 
 

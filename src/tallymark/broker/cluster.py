@@ -7,7 +7,8 @@ from collections.abc import Collection, Sequence
 from tallymark.broker import profiles, receipts, topics
 from tallymark.broker.fencing import may_use_transactions
 from tallymark.broker.kafka import AdminClient
-from tallymark.broker.publisher import KafkaPublisher, PublisherSettings
+from tallymark.broker.producers import PublisherSettings
+from tallymark.broker.publisher import KafkaPublisher
 from tallymark.broker.safety import Purpose, judge, refused
 from tallymark.errors import AccessDenied, UsageError
 from tallymark.lifecycle import Mode

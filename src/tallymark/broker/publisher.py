@@ -8,9 +8,8 @@
   then; without one, everything else is;
 - `Unknown`: neither done nor failed, and this publisher is of no more use.
 
-Transactions take two producers in turn. Kafka finishes a committed transaction by writing its markers, and keeps the same
-producer waiting until they are written; another one need not wait. At most one transaction is open: the next is begun
-when the one before it is committed, so messages stand in the log in the order of their batches.
+Transactions take two producers in turn (producers.py). The next is begun when the one before it is committed, so messages
+stand in the log in the order of their batches.
 
 On the happy path no message has a callback of its own in a transaction: the commit is the proof. Only where a commit is
 refused does `examine` produce the batch once more, with callbacks, and abort it, to learn which message it was. It
@@ -22,23 +21,21 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import TypeVar
 
-from tallymark.broker import faults, fencing, profiles, receipts
+from tallymark.broker import faults, receipts
 from tallymark.broker.kafka import KafkaError, KafkaException, Message, Producer
 from tallymark.broker.partition import partition_of
+from tallymark.broker.producers import LaneProducers, PublisherSettings
 from tallymark.broker.verdicts import PURGED, Scope, scope_of
 from tallymark.crashpoint import reached
 from tallymark.errors import OutcomeUnknown, UsageError
 from tallymark.message import CE_ID, TM_POSITION, kafka_headers
-from tallymark.policy import ModePolicy
 from tallymark.relay.ports import (
     Batch,
     Failure,
-    Identity,
     Outcome,
     Receipt,
     Refused,
@@ -59,15 +56,12 @@ def _headers(text: str) -> tuple[tuple[str, str | bytes | None], ...]:
 _O = TypeVar("_O", bound=Outcome)
 
 _COMMIT_SLICE_S = 1.0
-# What Kafka adds to a message beside its key, value and headers, at most.
-_OVERHEAD = 512
 
 
 @dataclass(slots=True)
 class _Flight:
     """A batch on its way."""
 
-    batch: Batch | None
     rows: Sequence[Row]
     unacknowledged: int = 0
     receipt: Receipt | None = None
@@ -75,28 +69,8 @@ class _Flight:
     invalid: list[Failure] = field(default_factory=list)
 
 
-@dataclass(slots=True)
-class _Seat:
-    """A producer, and the transactional id that it goes by; None without transactions."""
-
-    id: str | None
-    producer: Producer
-
-
-@dataclass(frozen=True, slots=True)
-class PublisherSettings:
-    """What a publisher is made of."""
-
-    client: profiles.Client
-    identity: Identity
-    lane: int
-    policy: ModePolicy
-    prefix: str
-    transaction_timeout_s: float
-
-
 class KafkaPublisher:
-    """The producers of one lane."""
+    """One lane's batches on their way, by its producers."""
 
     def __init__(self, settings: PublisherSettings, topics: Sequence[TopicRecord]) -> None:
         self._settings = settings
@@ -104,24 +78,15 @@ class KafkaPublisher:
         self._partitions = {record.topic: record.partitions for record in topics}
         self._receipts = receipts.topic_of(settings.identity, settings.prefix)
         self._flights: deque[_Flight] = deque()
-        limits = [record.max_message_bytes for record in topics] or [1_000_000]
-        # No record batch may be larger than the smallest topic takes, or its messages would fail for its sake.
-        self._smallest = max(1, min(1_000_000, min(limits) - _OVERHEAD))
-        self._largest = max(1_048_588, *limits)
-        ids = fencing.transactional_ids(settings.identity, settings.lane) if self._transactional else (None,)
-        self._seats = deque(_Seat(id_, Producer(self._profile(id_))) for id_ in ids)
-        self._retired: Producer | None = None
+        self._producers = LaneProducers(settings, topics)
 
     @property
     def _producer(self) -> Producer:
-        """Whose turn it is."""
-        return self._seats[0].producer
+        return self._producers.now
 
     def fence(self) -> None:
-        if not self._transactional:
-            return
-        for seat in self._seats:
-            fencing.fence(seat.producer, self._settings.transaction_timeout_s)
+        if self._transactional:
+            self._producers.fence()
 
     def last_receipt(self, after: Receipt | None) -> Receipt | None:
         if not self._transactional:
@@ -130,9 +95,8 @@ class KafkaPublisher:
         return receipts.last(s.client, s.identity, s.lane, s.prefix, after)
 
     def send(self, batch: Batch, rows: Sequence[Row]) -> None:
-        self._retired = None  # long answered by now
-        self._seats.rotate()
-        flight = _Flight(batch, rows)
+        self._producers.turn()
+        flight = _Flight(rows)
         self._flights.append(flight)
         try:
             if self._transactional:
@@ -165,18 +129,10 @@ class KafkaPublisher:
 
     def learn(self, record: TopicRecord) -> bool:
         self._partitions[record.topic] = record.partitions
-        return (
-            self._smallest <= record.max_message_bytes - _OVERHEAD
-            and record.max_message_bytes <= self._largest
-        )
+        return self._producers.fit(record)
 
     def close(self) -> None:
-        # What is still queued must not be sent by a producer that nobody listens to any more. One that was fenced
-        # says so here once more (flushing, as a SystemError): whoever closes it knows already.
-        for seat in self._seats:
-            with suppress(KafkaException, SystemError):
-                seat.producer.purge()
-                seat.producer.flush(0)
+        self._producers.close()
 
     # Producing
 
@@ -255,7 +211,7 @@ class KafkaPublisher:
 
     def _why_refused(self, rows: Sequence[Row]) -> Rejected | Unknown:
         """Nothing is in the log. Produce once more, with callbacks, and abort, to learn which messages it was."""
-        self._start_afresh()
+        self._producers.renew()
         return self._judge(self._probe(rows), self._fails_alone)
 
     def _fails_alone(self, row: Row) -> bool:
@@ -267,27 +223,15 @@ class KafkaPublisher:
         What the client throws away for that failure's sake is reported as purged, and may be reported before it: a
         consequence is not the cause.
         """
-        probe = _Flight(None, rows)
+        probe = _Flight(rows)
         self._producer.begin_transaction()
         self._produce(probe, careful=True)
         while probe.unacknowledged and not _causes(probe):
             self._producer.poll(0.05)
         seen = _causes(probe)
-        self._start_afresh()  # what it purges is reported as failed too, and is not
+        self._producers.renew()  # what it purges is reported as failed too, and is not
         probe.failures = seen
         return probe
-
-    def _start_afresh(self) -> None:
-        """Nothing of the open transaction remains: a new producer aborts it when it fences this one.
-
-        A client that had a message refused may take its whole time-out to abort, and counts on from the refused one.
-        The old one is kept while the new one makes its round trips, or fails to: librdkafka ends the whole process
-        (assertion txn_req_cnt > 0) where a client is destroyed that waits for an answer to AddPartitionsToTxn.
-        """
-        self.close()
-        seat = self._seats[0]
-        self._retired, seat.producer = seat.producer, Producer(self._profile(seat.id))
-        self._producer.init_transactions(self._settings.transaction_timeout_s)
 
     # Without one
 
@@ -303,7 +247,7 @@ class KafkaPublisher:
 
     def _fails_alone_now(self, row: Row) -> bool:
         """Without a transaction a probe is the message itself: what goes through is in the log, as it should be."""
-        probe = _Flight(None, [row])
+        probe = _Flight([row])
         self._produce(probe, careful=True)
         while probe.unacknowledged:
             self._producer.poll(0.05)
@@ -327,24 +271,6 @@ class KafkaPublisher:
         return Unknown(
             str(faults.explain(passing)) if passing else "the batch was refused, no single message is"
         )
-
-    def _profile(self, id_: str | None) -> profiles.Profile:
-        client, timeout_ms = self._settings.client, int(self._settings.transaction_timeout_s * 1000)
-        if id_ is None:
-            profile = profiles.idempotent_producer(client, message_timeout_ms=timeout_ms)
-        else:
-            profile = profiles.transactional_producer(
-                client, transactional_id=id_, transaction_timeout_ms=timeout_ms
-            )
-        return {
-            **profile,
-            "batch.size": self._smallest,
-            "message.max.bytes": self._largest,
-            # Full record batches cost a fraction of small ones. Nobody waits for it: committing and flushing do not.
-            "linger.ms": 50,
-            "topic.metadata.propagation.max.ms": 5000,
-            "queue.buffering.max.kbytes": 256 * 1024,
-        }
 
 
 def _causes(flight: _Flight) -> list[tuple[Row, KafkaError]]:

@@ -1,0 +1,115 @@
+"""A lane's producers: one, or in transactions two that take the batches in turn.
+
+Kafka finishes a committed transaction by writing its markers, and keeps the same producer waiting until they are written;
+another one need not wait. Whose turn it is, is said by whoever sends: at most one transaction is open.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from tallymark.broker import fencing, profiles
+from tallymark.broker.kafka import KafkaException, Producer
+from tallymark.policy import ModePolicy
+from tallymark.relay.ports import Identity, TopicRecord
+
+# What Kafka adds to a message beside its key, value and headers, at most.
+_OVERHEAD = 512
+
+
+@dataclass(frozen=True, slots=True)
+class PublisherSettings:
+    """What a publisher is made of."""
+
+    client: profiles.Client
+    identity: Identity
+    lane: int
+    policy: ModePolicy
+    prefix: str
+    transaction_timeout_s: float
+
+
+@dataclass(slots=True)
+class _Seat:
+    """A producer, and the transactional id that it goes by; None without transactions."""
+
+    id: str | None
+    producer: Producer
+
+
+class LaneProducers:
+    """Made for some topics: their limits are its own."""
+
+    def __init__(self, settings: PublisherSettings, topics: Sequence[TopicRecord]) -> None:
+        self._settings = settings
+        limits = [record.max_message_bytes for record in topics] or [1_000_000]
+        # No record batch may be larger than the smallest topic takes, or its messages would fail for its sake.
+        self._smallest = max(1, min(1_000_000, min(limits) - _OVERHEAD))
+        self._largest = max(1_048_588, *limits)
+        transactional = settings.policy.transactional
+        ids = fencing.transactional_ids(settings.identity, settings.lane) if transactional else (None,)
+        self._seats = deque(_Seat(id_, Producer(self._profile(id_))) for id_ in ids)
+        self._retired: Producer | None = None
+
+    @property
+    def now(self) -> Producer:
+        """Whose turn it is."""
+        return self._seats[0].producer
+
+    def turn(self) -> None:
+        """The next batch is the next one's."""
+        self._retired = None  # long answered by now
+        self._seats.rotate()
+
+    def fence(self) -> None:
+        """Shut out every earlier producer of the lane, whichever of its ids it went by."""
+        for seat in self._seats:
+            fencing.fence(seat.producer, self._settings.transaction_timeout_s)
+
+    def renew(self) -> None:
+        """Nothing of the open transaction remains: a new producer aborts it when it fences this one.
+
+        A client that had a message refused may take its whole time-out to abort, and counts on from the refused one.
+        The old one is kept while the new one makes its round trips, or fails to: librdkafka ends the whole process
+        (assertion txn_req_cnt > 0) where a client is destroyed that waits for an answer to AddPartitionsToTxn.
+        """
+        self.close()
+        seat = self._seats[0]
+        self._retired, seat.producer = seat.producer, Producer(self._profile(seat.id))
+        seat.producer.init_transactions(self._settings.transaction_timeout_s)
+
+    def fit(self, record: TopicRecord) -> bool:
+        """Whether they are made for this topic."""
+        return (
+            self._smallest <= record.max_message_bytes - _OVERHEAD
+            and record.max_message_bytes <= self._largest
+        )
+
+    def close(self) -> None:
+        # What is still queued must not be sent by a producer that nobody listens to any more. One that was fenced
+        # says so here once more (flushing, as a SystemError): whoever closes it knows already.
+        for seat in self._seats:
+            with suppress(KafkaException, SystemError):
+                seat.producer.purge()
+                seat.producer.flush(0)
+
+    def _profile(self, id_: str | None) -> profiles.Profile:
+        client, timeout_ms = self._settings.client, int(self._settings.transaction_timeout_s * 1000)
+        if id_ is None:
+            profile = profiles.idempotent_producer(client, message_timeout_ms=timeout_ms)
+        else:
+            profile = profiles.transactional_producer(
+                client, transactional_id=id_, transaction_timeout_ms=timeout_ms
+            )
+        return {
+            **profile,
+            "batch.size": self._smallest,
+            "message.max.bytes": self._largest,
+            # Full record batches cost a fraction of small ones. Nobody waits for it: committing and flushing do not.
+            "linger.ms": 50,
+            "topic.metadata.propagation.max.ms": 5000,
+            "queue.buffering.max.kbytes": 256 * 1024,
+        }
