@@ -145,6 +145,23 @@ def test_what_is_marked_under_a_stream_leaves_no_hole_in_a_key(
         pool.close()
 
 
+def test_large_headers_fill_a_slice_too(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    with made(cluster) as url, psycopg.connect(url, autocommit=True) as connection:
+        migrate(url, role=Role.PRODUCER, lanes=1)
+        connection.execute(
+            "insert into tallymark.outbox (id, topic, headers) select tallymark.new_id(), 't', "
+            "json_build_object('note', repeat('x', 10000)) from generate_series(1, 10)"
+        )
+        connection.execute("update tallymark.lanes set covered = 10")
+        monkeypatch.setattr(streaming, "_BYTES", 25_000)
+        pool = SearchPool(url)
+        pieces = list(streaming.Streaming(pool).lines(["t"], streaming.Span(), payload=True))
+        assert [piece.count(b"\n") for piece in pieces] == [3, 3, 3, 1, 1], (
+            "as many as weigh so much, and the end"
+        )
+        pool.close()
+
+
 def test_the_client_reads_it_with_types(looking: Service) -> None:
     with Client(looking.url, looking.tokens[TokenRole.OPERATOR]) as client:
         sent = list(client.sent_to("ledger", since=1, until=101))
