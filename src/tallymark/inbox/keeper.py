@@ -44,13 +44,19 @@ class Outcome:
     repeated: int = 0
     applied: int = 0
     queued: int = 0
-    failed: int = 0
-    dead: int = 0
     quarantined: int = 0
-    failures: Sequence[Failed] = ()
+    failures: list[Failed] = field(default_factory=list)
     reruns: int = 0
     fenced: set[Place] = field(default_factory=set)
     ends: dict[Place, int] = field(default_factory=dict)
+
+    @property
+    def failed(self) -> int:
+        return len(self.failures)
+
+    @property
+    def dead(self) -> int:
+        return sum(each.again_in_s is None for each in self.failures)
 
 
 class Keeper:
@@ -174,8 +180,7 @@ class Keeper:
         outcome.repeated += counted.repeated
         outcome.applied += counted.applied
         outcome.queued += counted.queued
-        outcome.failed += counted.failed
-        outcome.dead += counted.dead
+        outcome.failures += counted.failures
         outcome.quarantined += counted.quarantined
 
     def _keep(self, tx: InboxTx, messages: Sequence[Received], *, careful: bool) -> Outcome:
@@ -206,8 +211,6 @@ class Keeper:
             repeated=len(kept.repeated),
             applied=len(applied.done),
             queued=len(later) + len(applied.behind),
-            failed=len(applied.failed),
-            dead=sum(each.again_in_s is None for each in applied.failed),
             quarantined=len(odd),
             failures=applied.failed,
         )
