@@ -32,6 +32,8 @@ class TallymarkError(Exception):
     def __init__(self, what: str, *, remedy: str = "") -> None:
         super().__init__(what)
         self.remedy = remedy
+        if remedy:
+            self.add_note(remedy)  # so that a traceback in someone's own program says it too
 
     @property
     def sentence(self) -> str:

@@ -107,8 +107,13 @@ def test_what_was_set_up_on_a_local_cluster_is_known_by_name(run: Run, two: tupl
     assert run("init", "--database", ledger, "--role", "consumer").code == 0
     ran = run("trace", "019e2f64-0000-7000-8000-000000000000")
     assert (ran.code, f"in {bank}, {ledger}" in ran.err) == (1, True), ran.err
+    # Each verb means the one whose role it is; where two have it, it asks.
+    assert run("outbox", "list").code == 0
+    assert run("inbox", "status").code == 0
+    assert run("init", "--database", ledger, "--role", "producer").code == 0
     ran = run("outbox", "list")
     assert (ran.code, "which database?" in ran.err, bank in ran.err) == (2, True, True), ran.err
+    assert run("inbox", "status").code == 0
 
 
 def test_what_local_env_gave_to_a_shell_is_the_local_cluster(
@@ -123,6 +128,12 @@ def test_what_local_env_gave_to_a_shell_is_the_local_cluster(
 def test_the_url_of_a_local_database_is_for_programs(
     run: Run, cluster: LocalCluster, two: tuple[str, str]
 ) -> None:
+    unmade = run("local", "url", two[0])
+    assert (unmade.code, f"tallymark init --database {two[0]} makes it" in unmade.err) == (1, True)
+    assert run("init", "--database", two[0], "--role", "producer").code == 0
+    exported = run("local", "env").out
+    assert "TALLYMARK_HOME=" in exported
+    assert "TALLYMARK_DATABASE" not in exported, "one of its own name is there: an empty third would hide it"
     shown = run("local", "url", two[0])
     with psycopg.connect(shown.out.strip()) as connection:
         assert connection.info.dbname == two[0]

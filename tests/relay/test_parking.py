@@ -304,6 +304,13 @@ def test_an_unknown_topic_is_held_in_one_row_and_caught_up_in_order(
             assert ground.value("select sum(sent) from tallymark.lanes") == 120, "what is held was not sent"
             held = ground.operators.status().held_topics[0]
             assert (held.topic, held.reason) == (missing, f"there is no topic {missing}")
+            assert held.messages == 120
+            told = run("relay", "status", "--database", ground.url).out
+            assert f"topic {missing} is held, 120 of its messages wait" in told
+            waits = ground.value("select id::text from tallymark.outbox where topic = %s limit 1", missing)
+            told = run("trace", waits, "--database", ground.url).out
+            assert "waits to be sent" in told
+            assert f"topic {missing} is held: there is no topic {missing}" in told
             create = ("topics", "create", missing, "--bootstrap-servers", ground.servers, "--partitions", "3")
             assert run(*create).code == 0
             ground.add(30, topic=missing)

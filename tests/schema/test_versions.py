@@ -59,7 +59,7 @@ def test_a_version_beyond_that_is_refused_with_what_to_do(database: str) -> None
 
 def test_a_schema_for_another_role_is_refused_with_the_command_that_helps(database: str) -> None:
     migrate(database, role=Role.CONSUMER)
-    with pytest.raises(SchemaMismatch, match="lacks outbox") as refused:
+    with pytest.raises(SchemaMismatch, match="has no tables for a producer") as refused:
         identity(database)
     assert "tallymark init --role producer" in refused.value.remedy
 
@@ -68,6 +68,16 @@ def test_a_missing_schema_is_refused_with_the_command_that_helps(database: str) 
     with pytest.raises(SchemaMismatch, match="there is no schema tallymark") as refused:
         identity(database)
     assert "tallymark init" in refused.value.remedy
+    assert f"in database {psycopg.conninfo.conninfo_to_dict(database)['dbname']} at " in str(refused.value)
+    assert refused.value.remedy in refused.value.__notes__, "a traceback says what to do, too"
+
+
+def test_a_schema_of_an_earlier_version_is_named(database: str) -> None:
+    migrate(database, role=Role.PRODUCER)
+    with psycopg.connect(database) as connection:
+        connection.execute("delete from tallymark.migrations where version = 11")
+    with pytest.raises(SchemaMismatch, match="older than this Tallymark: it lacks migration 11"):
+        identity(database)
 
 
 def test_a_second_role_adds_what_is_missing(database: str) -> None:

@@ -81,6 +81,28 @@ def test_the_verdict_says_how_far_it_came() -> None:
     assert verdict(Records([SENT], [KEPT], [DONE, DONE], outboxes_asked=1)) is Verdict.APPLIED_TWICE
 
 
+def waiting(records: Records) -> list[tuple[str, str, str | None]]:
+    life = life_of(ID, records, now=at(1))
+    assert life is not None
+    return [
+        (event.station, event.what, event.details.get("for") or event.details.get("consumer"))
+        for event in life.events
+        if event.at is None or event.station == "apply"
+    ]
+
+
+def test_what_it_waits_for_is_told() -> None:
+    added = WrittenRow("bank", 7, "transfers", b"alice", 0, at(0), waits_for="topic transfers is held: gone")
+    assert waiting(Records([added])) == [("relay", "waits to be sent", "topic transfers is held: gone")]
+    assert waiting(Records([SENT], consumers=["ledger"])) == [("inbox", "not kept yet", "ledger")]
+    lost = Records([SENT], consumers=["ledger"], passed=["ledger"])
+    assert waiting(lost) == [("inbox", "passed, and not kept", "ledger")]
+    queued = Unfinished("ledger", "ledger", "ready", 0, None, at(1), ahead=2, served=False)
+    assert waiting(Records([SENT], [KEPT], [], [queued])) == [
+        ("apply", "waits to be applied", "a process of ledger: none runs; 2 of its key before it")
+    ]
+
+
 def test_what_its_outbox_has_dropped_is_no_phantom() -> None:
     dropped = Records([], [KEPT], [DONE], consumers=["ledger"], outboxes_asked=1, outbox_from=8)
     assert verdict(dropped) is Verdict.CANNOT_KNOW

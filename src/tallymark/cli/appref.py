@@ -76,9 +76,12 @@ def _imported(module_name: str) -> object:
     except UsageError:
         raise
     except Exception as error:
-        # The user's own code failed while it was imported: the last line of theirs says where.
+        # The user's own code failed while it was imported: the last line of theirs says where. A syntax error has no
+        # line that ran, and names its own.
         frames = traceback.extract_tb(error.__traceback__)
         where = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+        if isinstance(error, SyntaxError):
+            where = ""
         raise UsageError(
             f"importing {module_name} failed: {type(error).__name__}: {mask(str(error))}{where}",
             remedy="mend it; --verbose before the verb shows the whole traceback",

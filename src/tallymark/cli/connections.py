@@ -8,6 +8,7 @@ place and mark them as sent.
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tallymark.errors import SettingsError
+from tallymark.lifecycle import Role
 
 if TYPE_CHECKING:
     from tallymark.local.cluster import LocalCluster
@@ -78,8 +80,10 @@ def kafka_client(settings: Settings) -> dict[str, str]:
     }
 
 
-def database(settings: Settings, name_or_url: str | None = None) -> DatabaseSettings:
-    """The database meant: by URL, by name, the default one, or the only one there is."""
+def database(
+    settings: Settings, name_or_url: str | None = None, *, role: Role | None = None
+) -> DatabaseSettings:
+    """The database meant: by URL, by name, the default one, or the only one there is (of this role)."""
     from tallymark.settings import DatabaseSettings
     from tallymark.settings.keys import closest
     from tallymark.settings.model import is_address
@@ -87,10 +91,13 @@ def database(settings: Settings, name_or_url: str | None = None) -> DatabaseSett
     named = settings.databases
     wanted = name_or_url or (settings.database.get_secret_value() if settings.database else None)
     if wanted is None:
-        if len(named) == 1:
-            return next(iter(named.values()))
+        fit = {name: each for name, each in named.items() if role is None or each.role in (role, Role.BOTH)}
+        if len(fit) == 1:
+            return next(iter(fit.values()))
         if named:
-            raise SettingsError("which database?", remedy=f"Give --database {' | '.join(sorted(named))}.")
+            raise SettingsError(
+                "which database?", remedy=f"Give --database {' | '.join(sorted(fit or named))}."
+            )
         raise SettingsError("no database is given", remedy=_how_to("--database URL", settings))
     if wanted in named:
         return named[wanted]
@@ -101,16 +108,27 @@ def database(settings: Settings, name_or_url: str | None = None) -> DatabaseSett
             "--database is not a postgresql:// URL",
             remedy="postgresql://user@host:5432/name, or sqlite:///path",
         )
-    near = closest(wanted, named)
+    if near := closest(wanted, named):
+        raise SettingsError(
+            f"there is no database {wanted!r} in the settings", remedy=f"Did you mean {near}?"
+        )
+    home = _home()
+    elsewhere = "" if (home / "cluster.json").is_file() else f", and no local cluster in {home.absolute()}"
     raise SettingsError(
-        f"there is no database {wanted!r} in the settings",
-        remedy=f"Did you mean {near}?"
-        if near
-        else f"Give its URL, or add [databases.{wanted}] to tallymark.toml.",
+        f"there is no database {wanted!r} in the settings{elsewhere}",
+        remedy=f"Give its URL, or add [databases.{wanted}] to tallymark.toml"
+        + ("; a local cluster elsewhere is found by TALLYMARK_HOME." if elsewhere else "."),
     )
 
 
-def make_local_database(loaded: Loaded, chosen: DatabaseSettings) -> None:
+def as_given(database: str | None) -> str:
+    """The option as it was given, to end a command that is suggested; a URL may hold a password, and is not repeated."""
+    if database is None:
+        return ""
+    return f" --database {'URL' if '://' in database or '=' in database else shlex.quote(database)}"
+
+
+def make_local_database(loaded: Loaded, chosen: DatabaseSettings, role: Role) -> None:
     """A local cluster's database is made when it is first set up; someone's own is theirs to make.
 
     It is marked too: verbs that look across stations find all of them without settings.
@@ -121,7 +139,7 @@ def make_local_database(loaded: Loaded, chosen: DatabaseSettings) -> None:
     if local and Source.LOCAL in local and (cluster := _local_cluster()) is not None:
         name = chosen.url.get_secret_value().rpartition("/")[2]
         cluster.create_database(name)
-        cluster.postgres.mark_database(name)
+        cluster.postgres.mark_database(name, role)
 
 
 def _is_somewhere_else(settings: Settings, cluster: LocalCluster) -> bool:
@@ -146,9 +164,13 @@ def _is_of(cluster: LocalCluster, url: str) -> bool:
     return cluster.has_postgres and url.rpartition("/")[0] == cluster.postgres.url().rpartition("/")[0]
 
 
+def _home() -> Path:
+    return Path(os.environ.get("TALLYMARK_HOME") or ".tallymark")
+
+
 def _local_cluster() -> LocalCluster | None:
     """The cluster in TALLYMARK_HOME, if there is one and it runs."""
-    home = Path(os.environ.get("TALLYMARK_HOME") or ".tallymark")
+    home = _home()
     # Looked at by hand first: the room behind it is heavy, and its packages may not be installed.
     if not (home / "cluster.json").is_file():
         return None
@@ -168,20 +190,20 @@ def _local_entries(cluster: LocalCluster, settings: Settings) -> list[Entry]:
     server = cluster.postgres
     if not server.is_alive():
         return entries
-    names = server.marked_databases()
+    roles = server.marked_databases()
     if _address(settings):
         pass  # given by `local env`: it stays what it is
     elif settings.database is not None:
         # A name that no settings explain is the name of a database on the local server.
-        names.append(settings.database.get_secret_value())
-    elif LOCAL_DATABASE in names:
+        roles.setdefault(settings.database.get_secret_value(), Role.BOTH)
+    elif LOCAL_DATABASE in roles:
         entries.append(Entry(("database",), LOCAL_DATABASE, origin))
-    elif not names:
+    elif not roles:
         entries.append(Entry(("database",), server.url(LOCAL_DATABASE), origin))
-    return [
-        *entries,
-        *(Entry(("databases", name, "url"), server.url(name), origin) for name in dict.fromkeys(names)),
-    ]
+    for name, role in roles.items():
+        entries.append(Entry(("databases", name, "url"), server.url(name), origin))
+        entries.append(Entry(("databases", name, "role"), role, origin))
+    return entries
 
 
 def _how_to(option: str, settings: Settings) -> str:

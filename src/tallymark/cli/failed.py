@@ -10,6 +10,7 @@ import typer
 
 from tallymark.cli import connections, output
 from tallymark.errors import Problem, UsageError
+from tallymark.lifecycle import Role
 
 if TYPE_CHECKING:
     from tallymark.cli.desks import Changed, Choice, Desk
@@ -72,7 +73,7 @@ def show(
 
     found = _desk(at, database).show(id, consumer)
     if not found:
-        raise Problem(f"{id} did not fail at the {at}", remedy="`tallymark outbox show` says where it is")
+        raise Problem(f"{id} did not fail at the {at}", remedy=f"`tallymark trace {id}` says where it is")
     shown = []
     for each in found:
         value = each.pop("value")
@@ -124,7 +125,9 @@ def discard(
     desk, choice = _desk(at, database), _choice(ids, everything, topic, consumer)
     if not reason:
         raise UsageError("discarding needs a reason", remedy="say why with --reason; the audit keeps it")
-    if not yes and not typer.confirm(f"Discard {desk.count(choice)} messages for good?", err=True):
+    if not yes and not typer.confirm(
+        f"Discard {output.counted(desk.count(choice), 'message')} for good?", err=True
+    ):
         raise UsageError("nothing was discarded", remedy="say yes, or pass --yes")
     _done("discarded", desk.discard(choice, who=getpass.getuser(), reason=reason), as_json)
 
@@ -154,7 +157,8 @@ def _desk(at: Literal["relay", "inbox"], database: str | None) -> Desk:
     from tallymark.cli.desks import desk_at
 
     settings = connections.load(database=database).settings
-    return desk_at(at, connections.database(settings).url.get_secret_value(), settings.schema_name)
+    role = Role.PRODUCER if at == "relay" else Role.CONSUMER
+    return desk_at(at, connections.database(settings, role=role).url.get_secret_value(), settings.schema_name)
 
 
 def _plain(value: object) -> object:

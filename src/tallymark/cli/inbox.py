@@ -1,4 +1,4 @@
-"""`tallymark inbox run | status | pause | resume | seek`: from Kafka to the consumer's database."""
+"""`tallymark inbox run | status | pause | resume | retire | seek`: from Kafka to the consumer's database."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import typer
 
 from tallymark.cli import connections, output
 from tallymark.errors import Problem, TallymarkError, UsageError
+from tallymark.lifecycle import Role
 
 if TYPE_CHECKING:
     from tallymark.cli.inboxview import Ends
@@ -62,7 +63,11 @@ def status(
     settings = connections.load(bootstrap_servers=bootstrap_servers, database=database).settings
     found = _with_groups(settings, _operators(settings).status(consumer))
     ends = _ends(settings, found)
-    output.emit(inboxview.as_data(found, ends), as_json=as_json, human=lambda: inboxview.shown(found, ends))
+    output.emit(
+        inboxview.as_data(found, ends),
+        as_json=as_json,
+        human=lambda: inboxview.shown(found, ends, connections.as_given(database)),
+    )
 
 
 @app.command()
@@ -85,6 +90,24 @@ def resume(
 ) -> None:
     """Let a paused consumer go on."""
     _set_paused(consumer, database, reason, as_json, paused=False)
+
+
+@app.command()
+def retire(
+    consumer: Consumer,
+    reason: Annotated[str, typer.Option("--reason", help="Why; it is kept in the audit.")] = "",
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    database: connections.DatabaseOption = None,
+    as_json: output.JsonOption = False,
+) -> None:
+    """Count a consumer no longer: no alert asks for it, no tally misses its effects. Its positions stay."""
+    if not reason:
+        raise UsageError("a consumer is retired with a reason", remedy="say why with --reason")
+    settings = connections.load(database=database).settings
+    if not yes and not typer.confirm(f"Retire {consumer}?", err=True):
+        raise UsageError("nothing was changed", remedy="say yes, or pass --yes")
+    _operators(settings).retire(consumer, who=getpass.getuser(), reason=reason)
+    output.emit({"retired": consumer}, as_json=as_json, human=lambda: f"{consumer} is retired")
 
 
 @app.command()
@@ -276,7 +299,7 @@ def _operators(settings: Settings) -> InboxOperators:
     from tallymark.store.postgres.inboxoperators import InboxOperators
     from tallymark.store.sqlite.schema import is_sqlite
 
-    url = connections.database(settings).url.get_secret_value()
+    url = connections.database(settings, role=Role.CONSUMER).url.get_secret_value()
     if is_sqlite(url):
         raise UsageError("SQLite holds an outbox only", remedy="name the consumer's database")
     return InboxOperators(url, schema=settings.schema_name)

@@ -14,6 +14,7 @@ from tallymark.inbox.config import InboxConfig
 from tallymark.inbox.definition import Definition
 from tallymark.inbox.logport import Log
 from tallymark.inbox.ports import InboxStore
+from tallymark.lifecycle import Role
 
 if TYPE_CHECKING:
     from tallymark.broker.safety import TopicFacts
@@ -87,7 +88,7 @@ def composed(definition: Definition, settings: Settings, config: InboxConfig, me
     from tallymark.store.inboxes import inbox_stores
 
     client = connections.kafka_client(settings)
-    url = connections.database(settings).url.get_secret_value()
+    url = connections.database(settings, role=Role.CONSUMER).url.get_secret_value()
     chosen = settings.inbox
     stores = inbox_stores(
         url,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from tallymark.cli.output import plain, table
+from tallymark.cli.output import counted, plain, table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -50,19 +50,22 @@ def as_data(consumers: Sequence[ConsumerStatus], ends: Ends) -> list[dict[str, A
     ]
 
 
-def shown(consumers: Sequence[ConsumerStatus], ends: Ends) -> list[RenderableType]:
-    """For people: a headline and a table per consumer, then whatever needs someone's attention."""
+def shown(consumers: Sequence[ConsumerStatus], ends: Ends, option: str = "") -> list[RenderableType]:
+    """For people: a headline and a table per consumer, then whatever needs someone's attention.
+
+    `option` ends the commands that it names.
+    """
     if not consumers:
         return ["no consumer has run here yet: `tallymark inbox run APP:INBOX`"]
     parts: list[RenderableType] = []
     for consumer in consumers:
-        parts += _one(consumer, ends)
+        parts += _one(consumer, ends, option)
     if ends.silence:
         parts.append(f"no lag: {ends.silence}")
     return parts
 
 
-def _one(consumer: ConsumerStatus, ends: Ends) -> list[RenderableType]:
+def _one(consumer: ConsumerStatus, ends: Ends, option: str) -> list[RenderableType]:
     total = _total(consumer, ends)
     parts: list[RenderableType] = [
         f"{consumer.consumer}: {consumer.mode}{', paused' if consumer.paused else ''}, "
@@ -93,14 +96,17 @@ def _one(consumer: ConsumerStatus, ends: Ends) -> list[RenderableType]:
     if not consumer.instances:
         parts.append("no process of it is running: `tallymark inbox run APP:INBOX`")
     if consumer.queued:
-        parts.append(f"{consumer.queued:,} kept and not yet applied, {consumer.parked_keys:,} keys held up")
+        parts.append(
+            f"{consumer.queued:,} kept and not yet applied, {counted(consumer.parked_keys, 'key')} held up"
+        )
     if consumer.dead or consumer.retrying:
         parts.append(
-            f"{consumer.dead:,} dead letters, {consumer.retrying:,} being tried again: `tallymark failed list --at inbox`"
+            f"{counted(consumer.dead, 'dead letter')}, {consumer.retrying:,} being tried again: "
+            f"`tallymark failed list --at inbox{option}`"
         )
     fenced = sum(each.fenced for each in consumer.positions)
     if fenced:
-        parts.append(f"{fenced:,} writes of former owners were refused")
+        parts.append(f"writes of former owners that were refused: {fenced:,}")
     parts += [f"halted: {each.halted}" for each in consumer.positions if each.halted]
     return parts
 

@@ -48,7 +48,7 @@ def init(
     loaded = connections.load(database=database)
     chosen = connections.database(loaded.settings)
     if not dry_run:
-        connections.make_local_database(loaded, chosen)
+        connections.make_local_database(loaded, chosen, role or chosen.role)
     if grants and is_sqlite(chosen.url.get_secret_value()):
         raise UsageError("SQLite has no roles to grant to", remedy="leave --grants out")
     done = migrate_for(

@@ -124,7 +124,8 @@ def env(*, home: HomeOption = None, json: output.JsonOption = False) -> None:
     variables = {"TALLYMARK_HOME": str(cluster.home.path)}
     if cluster.brokers:
         variables["TALLYMARK_BOOTSTRAP_SERVERS"] = cluster.bootstrap_servers
-    if cluster.has_postgres:
+    # Where databases were made under names of their own, verbs find those; a third, empty one would hide them.
+    if cluster.has_postgres and not set(cluster.postgres.marked_databases()) - {connections.LOCAL_DATABASE}:
         variables["TALLYMARK_DATABASE"] = cluster.database_url(connections.LOCAL_DATABASE)
     variables |= environment_of(cluster.spark)
     if json:
@@ -137,9 +138,7 @@ def env(*, home: HomeOption = None, json: output.JsonOption = False) -> None:
 
 @app.command()
 def url(
-    database: Annotated[
-        str, typer.Argument(metavar="DATABASE", help="Its name; it is made if it is missing.")
-    ],
+    database: Annotated[str, typer.Argument(metavar="DATABASE", help="Its name.")],
     *,
     home: HomeOption = None,
     json: output.JsonOption = False,
@@ -151,12 +150,19 @@ def url(
     _require_running(cluster)
     if not (cluster.has_postgres and cluster.postgres.is_alive()):
         raise Problem(f"no PostgreSQL is running in {cluster.home.path}", remedy="tallymark local status")
-    made = cluster.database_url(database)
+    if not cluster.postgres.has_database(database):
+        there = ", ".join(cluster.postgres.marked_databases())
+        raise Problem(
+            f"there is no database {database} on the local server"
+            + (f"; there are: {there}" if there else ""),
+            remedy=f"tallymark init --database {database} makes it",
+        )
+    there = cluster.postgres.url(database)
     if json:
-        output.emit({"url": made}, as_json=True, human=str)
+        output.emit({"url": there}, as_json=True, human=str)
         return
     # Not through `emit`, which masks passwords: as with `env`.
-    sys.stdout.write(f"{made}\n")
+    sys.stdout.write(f"{there}\n")
 
 
 def _require_running(cluster: LocalCluster) -> None:
@@ -199,8 +205,13 @@ def _shown(status: ClusterStatus) -> list[RenderableType]:
 def _next_step(home: Path | None) -> list[str]:
     option = f" --home {shlex.quote(str(home))}" if home else ""
     return [
+        *(
+            [f"for other verbs to find it: export TALLYMARK_HOME={shlex.quote(str(home.absolute()))}"]
+            if home
+            else []
+        ),
         f'for other programs: eval "$(tallymark local env{option})"',
-        f"the URL of a database: tallymark local url NAME{option}",
+        f"the URL of a database that `init` made: tallymark local url NAME{option}",
     ]
 
 

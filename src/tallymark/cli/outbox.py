@@ -9,7 +9,7 @@ import typer
 
 from tallymark.cli import connections, output
 from tallymark.errors import Problem, UsageError
-from tallymark.lifecycle import MessageState
+from tallymark.lifecycle import MessageState, Role
 
 if TYPE_CHECKING:
     from tallymark.outbox.ports import MessageStatus
@@ -84,7 +84,7 @@ def show(
 
 def _where(database: str | None) -> tuple[str, str]:
     settings = connections.load(database=database).settings
-    return connections.database(settings).url.get_secret_value(), settings.schema_name
+    return connections.database(settings, role=Role.PRODUCER).url.get_secret_value(), settings.schema_name
 
 
 def _status(url: str, schema: str, id_: str) -> MessageStatus | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -48,7 +49,9 @@ def _console(*, stderr: bool) -> Console:
     from rich.console import Console
 
     piped = not (sys.stderr if stderr else sys.stdout).isatty()
-    return Console(stderr=stderr, highlight=False, width=_PIPED_WIDTH if piped else None, soft_wrap=piped)
+    # Who sets COLUMNS has a window in mind all the same; Rich takes it from there.
+    wide = piped and not os.environ.get("COLUMNS", "").isdecimal()
+    return Console(stderr=stderr, highlight=False, width=_PIPED_WIDTH if wide else None, soft_wrap=wide)
 
 
 def emit(
@@ -86,7 +89,9 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: st
     from rich.text import Text
 
     kept = [list(row) for row in rows]
-    made = Table(box=SIMPLE_HEAD, title=title or None, title_justify="left", pad_edge=False)
+    made = Table(
+        box=SIMPLE_HEAD, title=title or None, title_justify="left", pad_edge=False, show_header=any(columns)
+    )
     for position, column in enumerate(columns):
         values = [row[position] for row in kept]
         numeric = bool(values) and all(isinstance(each, int | float) or each is None for each in values)
@@ -94,6 +99,11 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: st
     for row in kept:
         made.add_row(*(Text("" if cell is None else mask(str(cell))) for cell in row))
     return made
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 message`, `2,000 messages`."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def plain(value: object) -> object:  # noqa: PLR0911 - one return per kind of value

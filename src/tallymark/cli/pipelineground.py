@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from tallymark.cli import connections
 from tallymark.errors import UsageError
+from tallymark.lifecycle import Role
 
 if TYPE_CHECKING:
     from tallymark.settings import Settings
@@ -15,7 +16,7 @@ def inbox_database(settings: Settings) -> str:
     """The URL of the consumer's database. It holds a password."""
     from tallymark.store.sqlite.schema import is_sqlite
 
-    url = connections.database(settings).url.get_secret_value()
+    url = connections.database(settings, role=Role.CONSUMER).url.get_secret_value()
     if is_sqlite(url):
         raise UsageError("an inbox needs PostgreSQL: SQLite holds an outbox only")
     return url

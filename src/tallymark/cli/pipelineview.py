@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from tallymark.cli import connections, output, pipelinearchiveview
 from tallymark.cli.pipelinearchive import folder_of
 from tallymark.errors import TallymarkError, UsageError
+from tallymark.lifecycle import Role
 from tallymark.pipeline import archivestatus
 from tallymark.pipeline.archivestatus import ArchiveStatus
 from tallymark.pipeline.manifestlog import ManifestLog
@@ -94,7 +95,7 @@ def look(settings: Settings, consumer: str | None, archive: Path | None = None) 
 
 
 def _runs(settings: Settings, consumer: str | None) -> list[Look]:
-    url = connections.database(settings).url.get_secret_value()
+    url = connections.database(settings, role=Role.CONSUMER).url.get_secret_value()
     runs = statuses(url, schema=settings.schema_name, consumer=consumer)
     if consumer is not None and not runs:
         raise UsageError(

@@ -10,7 +10,7 @@ import typer
 
 from tallymark.cli import connections, output
 from tallymark.cli.signals import until_told
-from tallymark.lifecycle import Mode
+from tallymark.lifecycle import Mode, Role
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -93,7 +93,7 @@ def status(database: connections.DatabaseOption = None, as_json: output.JsonOpti
     from tallymark.cli import relayview
 
     found = _operators(database).status()
-    output.emit(found, as_json=as_json, human=lambda: relayview.shown(found))
+    output.emit(found, as_json=as_json, human=lambda: relayview.shown(found, connections.as_given(database)))
 
 
 @app.command()
@@ -151,7 +151,7 @@ def lanes(
     output.emit(
         {"before": before, "after": count},
         as_json=as_json,
-        human=lambda: f"{before} lanes before, {count} lanes now",
+        human=lambda: f"{output.counted(before, 'lane')} before, {output.counted(count, 'lane')} now",
     )
 
 
@@ -171,7 +171,7 @@ def _operators(database: str | None) -> AnyOperators:
     from tallymark.store.stores import operators_for
 
     settings = connections.load(database=database).settings
-    chosen = connections.database(settings)
+    chosen = connections.database(settings, role=Role.PRODUCER)
     return operators_for(chosen.url.get_secret_value(), schema=settings.schema_name)
 
 
@@ -179,7 +179,7 @@ def _stores(settings: Settings, owner: str) -> tuple[Callable[[str], RelayStore]
     """How the relay opens its connections, and its housekeeping."""
     from tallymark.store.stores import stores_for
 
-    url = connections.database(settings).url.get_secret_value()
+    url = connections.database(settings, role=Role.PRODUCER).url.get_secret_value()
     stores = stores_for(url, schema=settings.schema_name, keep=settings.relay.retention, owner=owner)
     return stores.open, stores.upkeep
 

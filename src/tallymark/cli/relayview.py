@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from tallymark.store.postgres.operators import LaneStatus, OutboxStatus
 
 
-def shown(status: OutboxStatus) -> list[RenderableType]:
-    """Headline, lanes, relays, and whatever needs someone's attention."""
+def shown(status: OutboxStatus, option: str = "") -> list[RenderableType]:
+    """Headline, lanes, relays, and whatever needs someone's attention. `option` ends the commands that it names."""
     parts: list[RenderableType] = [
         f"outbox {status.outbox_id}: {_count(status.backlog)} waiting"
         + (f", the oldest for {_age(status.oldest_pending_s)}" if status.backlog else "")
@@ -41,14 +41,18 @@ def shown(status: OutboxStatus) -> list[RenderableType]:
             f"relay {relay.owner}: {relay.mode}, up {_age(relay.up_s)}, Tallymark {relay.version}{risks}"
         )
     if not status.relays:
-        parts.append("no relay is running: `tallymark relay run`")
+        parts.append(f"no relay is running: `tallymark relay run{option}`")
     if status.delayed:
         parts.append(f"{_count(status.delayed)} delayed, the next one due at {status.next_due}")
     if status.parked:
         parts.append(
-            f"{_count(status.parked)} parked, {_count(status.waiting)} waiting behind: `tallymark failed list`"
+            f"{_count(status.parked)} parked, {_count(status.waiting)} waiting behind: "
+            f"`tallymark failed list{option}`"
         )
-    parts += [f"topic {held.topic} is {held.state}: {held.reason}" for held in status.held_topics]
+    parts += [
+        f"topic {held.topic} is {held.state}, {_count(held.messages)} of its messages wait: {held.reason}"
+        for held in status.held_topics
+    ]
     parts += [f"lane {lane.lane} is halted: {lane.halted}" for lane in status.lanes if lane.halted]
     for floor in status.floors[:1]:
         who = f"pid {floor.pid} ({floor.application or 'unnamed'})" if floor.pid else "a prepared transaction"
@@ -67,7 +71,7 @@ def _lane(lane: LaneStatus) -> list[object]:
         _age(lane.oldest_pending_s) if lane.backlog else "",
         round(lane.rate),
         lane.sent,
-        lane.last_batch,
+        lane.last_batch if lane.last_batch >= 0 else None,
         lane.in_doubt_resolved,
         lane.fenced,
     ]

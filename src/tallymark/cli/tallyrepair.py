@@ -9,6 +9,7 @@ import typer
 
 from tallymark.cli import connections, output, tallyspans
 from tallymark.errors import UsageError
+from tallymark.lifecycle import Role
 from tallymark.tally.repairing import Repaired
 
 
@@ -54,7 +55,7 @@ def repair(
     if not token:
         raise UsageError("the producer's side wants a token", remedy="give --token, or set TALLYMARK_TOKEN")
     settings = connections.load(database=database).settings
-    url = connections.database(settings).url.get_secret_value()
+    url = connections.database(settings, role=Role.CONSUMER).url.get_secret_value()
     repairing = Repair(url, consumer, place=partition_of, schema=settings.schema_name)
     try:
         from tallymark.console.client import Client

@@ -126,7 +126,8 @@ def _read(file: Path) -> list[Any]:
 def _told(resent: list[dict[str, object]], refused: dict[str, str], left: int, *, dry_run: bool) -> list[Any]:
     verb = "would be sent again" if dry_run else "sent again"
     parts: list[Any] = [
-        f"{len(resent)} messages {verb}" + (f"; {left} more are missing: --limit" if left else "")
+        f"{output.counted(len(resent), 'message')} {verb}"
+        + (f"; {left} more are missing: --limit" if left else "")
     ]
     if resent:
         columns = ("id", "resend", "position", "of_position", "verdict", "consumer")

@@ -34,7 +34,8 @@ _WHAT_TO_DO = {
 
 def report(done: TallyReport) -> list[Any]:
     parts: list[Any] = [
-        f"{done.messages:,} messages in {done.windows} windows; {done.differing} looked into, "
+        f"{output.counted(done.messages, 'message')} in {output.counted(done.windows, 'window')}; "
+        f"{done.differing} looked into, "
         f"{done.open_windows} not closed yet, {done.certified} certified now"
     ]
     parts += done.remarks
@@ -166,9 +167,10 @@ def runs(found: Sequence[dict[str, Any]]) -> Any:
 
 
 def verified(found: Verification) -> list[Any]:
-    said = f"{found.certificates} certificates, {found.recomputed} windows recomputed" + (
-        f", {found.past} past retention in part" if found.past else ""
-    )
+    said = (
+        f"{output.counted(found.certificates, 'certificate')}, "
+        f"{output.counted(found.recomputed, 'window')} recomputed"
+    ) + (f", {found.past} past retention in part" if found.past else "")
     if found.holds:
         return [f"{said}: all hold"]
     rows = [

@@ -8,6 +8,7 @@ import typer
 
 from tallymark.cli import connections, output
 from tallymark.errors import EXIT_PROBLEM, Problem, UsageError
+from tallymark.lifecycle import Role
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -171,7 +172,7 @@ def accept(
     report = KafkaCluster(connections.kafka_client(settings)).inspect(name)
     if not report.topic_id:
         raise Problem(f"topic {name} cannot be accepted: {report.problem}")
-    url = connections.database(settings).url.get_secret_value()
+    url = connections.database(settings, role=Role.PRODUCER).url.get_secret_value()
     if not operators_for(url, schema=settings.schema_name).accept_topic(
         report, who=getpass.getuser(), reason=reason
     ):

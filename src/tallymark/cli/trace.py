@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 app = typer.Typer(add_completion=False)
 
+# What would be misread under its name in the data.
+_NAMES = {"next_offset": "consumer now at"}
+
 
 @app.command()
 def trace(
@@ -115,4 +118,4 @@ def _where(event: TraceEvent) -> str:
         if value is not None and value is not False and value != ""
     }
     shown.pop("clock", None)
-    return ", ".join(f"{name} {value}" for name, value in shown.items())
+    return ", ".join(f"{_NAMES.get(name, name)} {value}" for name, value in shown.items())

@@ -52,6 +52,7 @@ class HeldTopic(Shape):
     state: str
     reason: str
     since: datetime
+    messages: int = Field(description="passed over for it, among the next 100,000 of each lane")
 
 
 class Outbox(Shape):

@@ -26,6 +26,7 @@ from psycopg import sql
 
 from tallymark.crashpoint import reached
 from tallymark.errors import Problem, Unreachable, UsageError
+from tallymark.lifecycle import Role
 from tallymark.local.home import fresh_scratch, write_private
 from tallymark.local.ports import HOST
 from tallymark.local.process import ServerProcess
@@ -124,34 +125,44 @@ class Postgres(ServerProcess):
 
     def create_database(self, name: str) -> bool:
         """Make the database if it is missing. True when it was made now."""
+        if self.has_database(name):
+            return False
         with psycopg.connect(self.url(), autocommit=True) as connection:
-            if connection.execute("select 1 from pg_database where datname = %s", [name]).fetchone():
-                return False
             try:
                 connection.execute(sql.SQL("create database {}").format(sql.Identifier(name)))
             except (psycopg.errors.DuplicateDatabase, psycopg.errors.UniqueViolation):
                 return False  # someone else made it at the same moment
             return True
 
-    def mark_database(self, name: str) -> None:
-        """Remember that Tallymark's tables are in it: `marked_databases` names it from now on."""
+    def has_database(self, name: str) -> bool:
+        with psycopg.connect(self.url(), autocommit=True) as connection:
+            found = connection.execute("select 1 from pg_database where datname = %s", [name])
+            return found.fetchone() is not None
+
+    def mark_database(self, name: str, role: Role) -> None:
+        """Remember that Tallymark's tables are in it, and what for: `marked_databases` names it from now on."""
+        before = self.marked_databases().get(name, role)
+        mark = f"{_MARK} ({role if before is role else Role.BOTH})"
         with psycopg.connect(self.url(), autocommit=True) as connection:
             connection.execute(
-                sql.SQL("comment on database {} is {}").format(sql.Identifier(name), sql.Literal(_MARK))
+                sql.SQL("comment on database {} is {}").format(sql.Identifier(name), sql.Literal(mark))
             )
 
-    def marked_databases(self) -> list[str]:
+    def marked_databases(self) -> dict[str, Role]:
         """Those with Tallymark's tables in them; none while the server does not answer."""
         try:
             with psycopg.connect(self.url(), connect_timeout=10) as connection:
                 found = connection.execute(
-                    "select datname from pg_database where shobj_description(oid, 'pg_database') = %s "
-                    "order by datname",
+                    "select datname, shobj_description(oid, 'pg_database') from pg_database "
+                    "where starts_with(shobj_description(oid, 'pg_database'), %s) order by datname",
                     [_MARK],
                 )
-                return [name for (name,) in found]
+                # Before 0.1 had roles in it, the mark was bare.
+                return {
+                    name: Role(mark.removeprefix(_MARK).strip(" ()") or Role.BOTH) for name, mark in found
+                }
         except psycopg.OperationalError:
-            return []
+            return {}
 
     def drop_database(self, name: str) -> None:
         with psycopg.connect(self.url(), autocommit=True) as connection:

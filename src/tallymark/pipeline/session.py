@@ -10,7 +10,7 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -99,6 +99,9 @@ def started(plan: SparkPlan, *, verbose: bool = False) -> Iterator[SparkSession]
     settings = plan.settings()
     theirs = SparkContext._active_spark_context is not None
     folder = scratch("spark")
+    # Spark 4.0 makes this in the current folder, and empties it at its end without removing it.
+    litter = Path("artifacts").absolute()
+    was_there = litter.exists()
     try:
         session = _session(plan, settings, folder, verbose=verbose)
         try:
@@ -109,6 +112,9 @@ def started(plan: SparkPlan, *, verbose: bool = False) -> Iterator[SparkSession]
                 _stop_gateway()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+        if not was_there:
+            with suppress(OSError):
+                litter.rmdir()
 
 
 def _session(plan: SparkPlan, settings: Mapping[str, str], folder: Path, *, verbose: bool) -> SparkSession:

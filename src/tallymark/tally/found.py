@@ -34,6 +34,8 @@ class WrittenRow:
     parked_reason: str | None = None
     parked_at: datetime | None = None
     parked_changed_at: datetime | None = None
+    # While nobody has claimed it: why.
+    waits_for: str | None = None
     window: str | None = None
     certificate: int | None = None
     certified_at: datetime | None = None
@@ -79,6 +81,9 @@ class Unfinished:
     attempts: int
     reason: str | None
     due_at: datetime | None
+    # How many of its key stand before it; whether a process of the consumer runs.
+    ahead: int = 0
+    served: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from tallymark.lifecycle import BatchState, DeadState, ParkedState, QueueState, Verdict
-from tallymark.tally.found import Records
+from tallymark.tally.found import Records, Unfinished
 from tallymark.tally.verdicts import Marks, into_consumer, into_log, worst
 
 LATE_AFTER = timedelta(minutes=5)
@@ -65,7 +65,13 @@ def life_of(id: str, records: Records, *, now: datetime, late_after: timedelta =
     """The life of a message; None where nobody has recorded anything of it."""
     events = [
         event
-        for found in (_written(records), _kept(records), _finished(records), _deeds(records))
+        for found in (
+            _written(records),
+            _kept(records),
+            _awaited_by(records),
+            _finished(records),
+            _deeds(records),
+        )
         for event in found
     ]
     if not events:
@@ -115,6 +121,8 @@ def _written(records: Records) -> Iterator[TraceEvent]:
         }
         if row.claimed_at is not None:
             yield TraceEvent(row.claimed_at, "relay", "claimed in a batch", batch)
+        elif row.waits_for is not None:
+            yield TraceEvent(None, "relay", "waits to be sent", {**where, "for": row.waits_for})
         if row.sent_at is not None:
             receipt = {"receipt_offset": row.receipt_offset, "in_doubt": row.in_doubt}
             yield TraceEvent(row.sent_at, "relay", "marked as sent", {**batch, **receipt})
@@ -144,6 +152,15 @@ def _kept(records: Records) -> Iterator[TraceEvent]:
         )
 
 
+def _awaited_by(records: Records) -> Iterator[TraceEvent]:
+    """Consumers of its topic that do not have it."""
+    if not any(row.sent_at is not None or row.parked == ParkedState.SENT for row in records.written):
+        return
+    for consumer in sorted(set(records.consumers) - {each.consumer for each in records.received}):
+        missing = "passed, and not kept" if consumer in records.passed else "not kept yet"
+        yield TraceEvent(None, "inbox", missing, {"consumer": consumer})
+
+
 def _finished(records: Records) -> Iterator[TraceEvent]:
     for effect in records.effects:
         yield TraceEvent(
@@ -161,7 +178,7 @@ def _finished(records: Records) -> Iterator[TraceEvent]:
             "apply",
             "waits to be applied" if row.state == QueueState.READY else f"failed: {row.state}",
             {"database": row.database, "consumer": row.consumer, "state": row.state}
-            | {"attempts": row.attempts, "reason": row.reason},
+            | {"attempts": row.attempts, "reason": row.reason, "for": _awaited(row)},
         )
     for letter in records.dead:
         what = {"database": letter.database, "consumer": letter.consumer}
@@ -173,6 +190,13 @@ def _finished(records: Records) -> Iterator[TraceEvent]:
         )
         if letter.state != DeadState.DEAD:
             yield TraceEvent(letter.changed_at, "apply", f"dead letter: {letter.state}", what)
+
+
+def _awaited(row: Unfinished) -> str | None:
+    """What a message in a queue waits for, where that is not its turn alone."""
+    behind = f"{row.ahead} of its key before it" if row.ahead else None
+    nobody = None if row.served else f"a process of {row.consumer}: none runs"
+    return "; ".join(each for each in (nobody, behind) if each) or None
 
 
 def _deeds(records: Records) -> Iterator[TraceEvent]:

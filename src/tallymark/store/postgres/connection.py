@@ -50,6 +50,12 @@ def place_of(url: str) -> str:
     return f"{parts.get('dbname') or parts.get('user', '')} at {host}:{port}"
 
 
+def place_at(connection: Connection) -> str:
+    """Where a connection leads to."""
+    info = connection.info
+    return f"{info.dbname} at {info.host or 'localhost'}:{info.port}"
+
+
 def connect(
     url: str,
     *,
@@ -132,7 +138,7 @@ def explain(error: psycopg.Error, url: str) -> TallymarkError:  # noqa: PLR0911 
     if code in ("42P01", "3F000", "42883"):
         return SchemaMismatch(
             f"the schema is missing or incomplete in {where}: {_primary(error)}",
-            remedy="run `tallymark init`",
+            remedy="run `tallymark init --database NAME|URL` for it",
         )
     if code is None or is_gone(error):
         return Unreachable(

@@ -27,14 +27,14 @@ select f.number, f.consumer, f.id, f.named, f.source, f.topic, f.partition, f."o
 
 -- name: one
 select number, consumer, id, named, source, topic, partition, "offset", position, key, value, headers::text as headers,
-       logged_at, state, reason, traceback, attempts, died_at, changed_at, key_hash, seq
+       logged_at, state, reason, traceback, attempts, died_at, changed_at, seq is not null as holds_key
   from {schema}.dead_letters
  where (id::text = %(id)s or named = %(id)s) and (%(consumer)s::text is null or consumer = %(consumer)s)
  order by number
 
 -- name: one_queued
 select q.consumer, q.id, i.named, q.source, q.topic, q.partition, q."offset", i.position, i.key, i.value,
-       i.headers::text as headers, i.logged_at, q.state, q.reason, q.attempts, q.due_at, i.kept_at, q.key_hash, q.seq
+       i.headers::text as headers, i.logged_at, q.state, q.reason, q.attempts, q.due_at, i.kept_at, true as holds_key
   from {schema}.queue q
   left join {schema}.inbox i on i.id = q.id and i.source = q.source and i.consumer = q.consumer
  where (q.id::text = %(id)s or i.named = %(id)s) and (%(consumer)s::text is null or q.consumer = %(consumer)s)

@@ -17,7 +17,7 @@ import psycopg
 
 from tallymark.errors import SchemaMismatch, UsageError
 from tallymark.lifecycle import Role
-from tallymark.store.postgres.connection import Connection, connect, explain
+from tallymark.store.postgres.connection import Connection, connect, explain, place_at
 from tallymark.store.queries import checked_schema
 
 # One lane has the least latency, and one relay's worth of throughput; more lanes are for more relays.
@@ -165,12 +165,17 @@ def require_schema(connection: Connection, schema: str, role: Role) -> None:
     """Refuse a schema that is missing, too old or too new for this code."""
     applied = applied_versions(connection, checked_schema(schema))
     _refuse_newer(schema, applied)
-    missing = [
-        m.name for m in known() if m.serves(role) and m.role is not Role.BOTH and m.version not in applied
-    ]
-    if not applied or missing:
-        what = f"schema {schema} lacks {', '.join(missing)}" if applied else f"there is no schema {schema}"
-        raise SchemaMismatch(f"{what} in this database", remedy=f"run `tallymark init --role {role}`")
+    needed = {m.version for m in known() if m.serves(role) and m.role is not Role.BOTH}
+    if applied and needed <= applied:
+        return
+    where = f"schema {schema} in database {place_at(connection)}"
+    if not applied:
+        what = f"there is no {where}"
+    elif needed & applied:
+        what = f"{where} is older than this Tallymark: it lacks migration {min(needed - applied)}"
+    else:
+        what = f"{where} has no tables for a {role}"
+    raise SchemaMismatch(what, remedy=f"run `tallymark init --role {role} --database NAME|URL` for it")
 
 
 def _refuse_newer(schema: str, applied: set[int]) -> None:

@@ -84,6 +84,8 @@ class HeldTopic:
     state: str
     reason: str
     since: datetime
+    # Messages that were passed over for it, among the next 100,000 of each lane.
+    messages: int
 
 
 @dataclass(frozen=True, slots=True)

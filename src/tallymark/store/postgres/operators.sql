@@ -43,8 +43,18 @@ select ((l.classid::bigint << 32) | l.objid::bigint) & ((1::bigint << 48) - 1) a
  order by age desc nulls last limit 5
 
 -- name: holds
-select topic, array_agg(lane order by lane), min(state), min(reason), min(held_at)
-  from {schema}.topic_holds group by topic order by topic
+-- How many of its rows were passed over: among a lane's next 100,000, so that status stays quick here too.
+select h.topic, array_agg(h.lane order by h.lane), min(h.state), min(h.reason), min(h.held_at), sum(w.messages)::bigint
+  from {schema}.topic_holds h
+  join {schema}.lanes l on l.lane = h.lane
+  cross join {schema}.outbox_identity i
+  cross join lateral (
+      select count(*) filter (where c.topic = h.topic) as messages
+        from (select o.topic from {schema}.outbox o
+               where o.position > h.from_position and o.position <= l.covered and mod(o.slot, i.lanes) = h.lane
+               order by o.position limit 100000) c
+  ) w
+ group by h.topic order by h.topic
 
 -- name: pause
 update {schema}.lanes set paused = %(paused)s, changed_at = clock_timestamp()

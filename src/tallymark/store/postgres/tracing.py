@@ -105,7 +105,8 @@ class Tracer:
         has_outbox, has_inbox, has_certificates, _, outbox_from = here
         if not has_outbox and not has_inbox:
             raise SchemaMismatch(
-                f"there is no schema {self._schema} in database {name}", remedy="run `tallymark init`"
+                f"there is no schema {self._schema} in database {name}",
+                remedy=f"run `tallymark init --database {name}`, or name other databases with --database",
             )
         records: list[Records] = []
         if has_outbox:

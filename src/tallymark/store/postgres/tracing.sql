@@ -21,7 +21,15 @@ with found as (
       left join {schema}.parked p on p.position = f.position
 )
 select p.position, p.topic, p.key, p.lane, p.created_at, p.resend, p.committed, b.number, b.kind, b.mode, b.state, b.owner,
-       b.claimed_at, b.sent_at, b.receipt_offset, b.in_doubt, p.parked, p.reason, p.parked_at, p.changed_at
+       b.claimed_at, b.sent_at, b.receipt_offset, b.in_doubt, p.parked, p.reason, p.parked_at, p.changed_at,
+       case when b.number is null and p.parked is null then coalesce(
+           (select 'topic ' || h.topic || ' is ' || h.state || ': ' || h.reason
+              from {schema}.topic_holds h where h.lane = p.lane and h.topic = p.topic),
+           (select case when l.halted is not null then 'lane ' || l.lane || ' is halted: ' || l.halted
+                        when l.paused then 'lane ' || l.lane || ' is paused'
+                        when l.owner is null or l.lease_until < clock_timestamp() then 'no relay has lane ' || l.lane
+                   end from {schema}.lanes l where l.lane = p.lane),
+           'its turn in lane ' || p.lane) end
   from placed p
   left join lateral (
       select b.* from {schema}.batches b
@@ -57,7 +65,12 @@ select i.consumer, i.source, i.topic, i.partition, i."offset", i.position, i.key
 select consumer, seq, attempt, outcome, applied_at from {schema}.applications where id = %(id)s order by seq
 
 -- name: unfinished
-select consumer, state, attempts, reason, due_at from {schema}.queue where id = %(id)s order by consumer, seq
+-- With how many of its key stand before it, and whether anybody is there to apply them.
+select q.consumer, q.state, q.attempts, q.reason, q.due_at,
+       (select count(*) from {schema}.queue b
+         where b.consumer = q.consumer and b.key_hash = q.key_hash and b.seq < q.seq),
+       exists (select from {schema}.instances n where n.consumer = q.consumer and n.seen_until > clock_timestamp())
+  from {schema}.queue q where q.id = %(id)s order by q.consumer, q.seq
 
 -- name: dead
 select consumer, state, attempts, reason, topic, partition, "offset", died_at, changed_at, position

@@ -60,8 +60,8 @@ class SqliteOperators:
                 lanes=lanes,
                 relays=[_relay(row) for row in db.rows("relays")],
                 held_topics=[
-                    HeldTopic(topic, [lane], state, reason, moment(since))
-                    for topic, lane, state, reason, since in db.rows("holds")
+                    HeldTopic(topic, [lane], state, reason, moment(since), messages)
+                    for topic, lane, state, reason, since, messages in db.rows("holds")
                 ],
                 floors=[],
             )

@@ -22,7 +22,11 @@ select owner, host, pid, mode, version, accepted, {now} - started_at
   from {schema}_relays where seen_until > {now} order by started_at
 
 -- name: holds
-select topic, lane, state, reason, held_at from {schema}_topic_holds order by topic
+select h.topic, h.lane, h.state, h.reason, h.held_at,
+       (select count(*) from (select o.topic from {schema}_outbox o, {schema}_lanes l
+                               where l.lane = h.lane and o.position > h.from_position and o.position <= l.covered
+                               order by o.position limit 100000) c where c.topic = h.topic)
+  from {schema}_topic_holds h order by h.topic
 
 -- name: pause
 update {schema}_lanes set paused = :paused, changed_at = {now}
