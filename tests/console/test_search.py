@@ -132,7 +132,7 @@ def test_a_message_has_its_whole_trace(looking: Service) -> None:
     assert {event["station"] for event in applied["events"]} >= {"outbox", "relay", "inbox", "apply"}
     pending = looking.get(f"/v1/messages/{looking.id_at(ROWS)}").json()
     assert [event["what"] for event in pending["events"]] == ["added in its transaction", "waits to be sent"]
-    assert pending["events"][1]["for"] == "no relay has lane 0"
+    assert pending["events"][1]["because"] == "no relay has lane 0"
 
 
 def test_the_trace_is_that_of_the_command_line(looking: Service) -> None:

@@ -85,7 +85,7 @@ def waiting(records: Records) -> list[tuple[str, str, str | None]]:
     life = life_of(ID, records, now=at(1))
     assert life is not None
     return [
-        (event.station, event.what, event.details.get("for") or event.details.get("consumer"))
+        (event.station, event.what, event.details.get("because") or event.details.get("consumer"))
         for event in life.events
         if event.at is None or event.station == "apply"
     ]
@@ -99,7 +99,7 @@ def test_what_it_waits_for_is_told() -> None:
     assert waiting(lost) == [("inbox", "passed, and not kept", "ledger")]
     queued = Unfinished("ledger", "ledger", "ready", 0, None, at(1), ahead=2, served=False)
     assert waiting(Records([SENT], [KEPT], [], [queued])) == [
-        ("apply", "waits to be applied", "a process of ledger: none runs; 2 of its key before it")
+        ("apply", "waits to be applied", "no process of ledger runs; 2 of its key stand before it")
     ]
 
 
@@ -124,3 +124,11 @@ def test_a_consumer_that_has_passed_it_and_lacks_it_has_lost_it() -> None:
 def test_an_inbox_row_without_an_outbox_row_is_a_phantom_only_where_an_outbox_was_asked() -> None:
     assert verdict(Records([], [KEPT], [DONE], outboxes_asked=1)) is Verdict.PHANTOM
     assert verdict(Records([], [KEPT], [DONE])) is Verdict.DELIVERED
+
+
+def test_what_one_transaction_kept_and_applied_stands_in_that_order() -> None:
+    """Kept at the commit, which is after the effect was made."""
+    kept = replace(KEPT, committed_at=at(0.4))
+    life = life_of(ID, Records([SENT], [kept], [DONE], consumers=["ledger"]), now=at(1))
+    assert life is not None
+    assert [event.station for event in life.events][-2:] == ["inbox", "apply"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -74,14 +74,18 @@ def _told(life: Trace) -> list[RenderableType]:
         else "times of adding, not of commit (track_commit_timestamp is off)"
     )
     key = "" if life.key is None else f", key {life.key.decode('utf-8', 'backslashreplace')}"
-    start = next((event.at for event in life.events if event.at is not None), None)
+    times = [event.at for event in life.events if event.at is not None]
+    start = next(iter(times), None)
+    # The day stands once, over the column, where all of it happened on one.
+    days = {at.astimezone(UTC).date() for at in times}
+    of_day = len(days) == 1
     return [
         f"{life.id}  {life.verdict}: {_sentence(life)}",
         f"topic {life.topic}{key}; {clock}",
         output.table(
-            ("at", "after", "station", "what", "where"),
+            (f"{days.pop()}, UTC" if of_day else "at, UTC", "after", "station", "what", "where"),
             [
-                (_clock(each.at), _after(start, each), each.station, each.what, _where(each))
+                (_clock(each.at, of_day=of_day), _after(start, each), each.station, each.what, _where(each))
                 for each in life.events
             ],
         ),
@@ -95,8 +99,11 @@ def _sentence(life: Trace) -> str:
     return life.verdict.sentence
 
 
-def _clock(at: datetime | None) -> str:
-    return "" if at is None else at.isoformat(" ", "milliseconds")
+def _clock(at: datetime | None, *, of_day: bool) -> str:
+    if at is None:
+        return ""
+    moment = at.astimezone(UTC).replace(tzinfo=None)
+    return moment.time().isoformat("milliseconds") if of_day else moment.isoformat(" ", "milliseconds")
 
 
 def _after(start: datetime | None, event: TraceEvent) -> str:

@@ -7,7 +7,7 @@ the batch that was marked as sent.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -76,9 +76,7 @@ def life_of(id: str, records: Records, *, now: datetime, late_after: timedelta =
     ]
     if not events:
         return None
-    # Unknown times last; of equal times the station's order along the journey.
-    order = ["outbox", "relay", "log", "inbox", "apply", "tally", "audit"]
-    events.sort(key=lambda e: (e.at is None, e.at.timestamp() if e.at else 0.0, order.index(e.station)))
+    events.sort(key=_order(records))
     keys = [row.key for row in records.written] + [row.key for row in records.kept]
     committed = bool(records.written) and all(row.committed_at for row in records.written)
     return Trace(
@@ -89,6 +87,25 @@ def life_of(id: str, records: Records, *, now: datetime, late_after: timedelta =
         _verdict(records, now, late_after),
         "commit" if committed else "adding",
     )
+
+
+def _order(records: Records) -> Callable[[TraceEvent], tuple[bool, float, int]]:
+    """Unknown times last; of equal times the station's order along the journey.
+
+    What is kept and applied in one transaction is kept at its commit, a little after its effect: it stands before it.
+    """
+    stations = ["outbox", "relay", "log", "inbox", "apply", "tally", "audit"]
+    applied: dict[str, datetime] = {}
+    for effect in records.effects:
+        applied[effect.consumer] = min(effect.at, applied.get(effect.consumer, effect.at))
+
+    def place(event: TraceEvent) -> tuple[bool, float, int]:
+        at = event.at
+        if at is not None and event.station == "inbox":
+            at = min(at, applied.get(event.details["consumer"], at))
+        return at is None, at.timestamp() if at else 0.0, stations.index(event.station)
+
+    return place
 
 
 def _written(records: Records) -> Iterator[TraceEvent]:
@@ -122,7 +139,7 @@ def _written(records: Records) -> Iterator[TraceEvent]:
         if row.claimed_at is not None:
             yield TraceEvent(row.claimed_at, "relay", "claimed in a batch", batch)
         elif row.waits_for is not None:
-            yield TraceEvent(None, "relay", "waits to be sent", {**where, "for": row.waits_for})
+            yield TraceEvent(None, "relay", "waits to be sent", {**where, "because": row.waits_for})
         if row.sent_at is not None:
             receipt = {"receipt_offset": row.receipt_offset, "in_doubt": row.in_doubt}
             yield TraceEvent(row.sent_at, "relay", "marked as sent", {**batch, **receipt})
@@ -178,7 +195,7 @@ def _finished(records: Records) -> Iterator[TraceEvent]:
             "apply",
             "waits to be applied" if row.state == QueueState.READY else f"failed: {row.state}",
             {"database": row.database, "consumer": row.consumer, "state": row.state}
-            | {"attempts": row.attempts, "reason": row.reason, "for": _awaited(row)},
+            | {"attempts": row.attempts, "reason": row.reason, "because": _awaited(row)},
         )
     for letter in records.dead:
         what = {"database": letter.database, "consumer": letter.consumer}
@@ -194,8 +211,8 @@ def _finished(records: Records) -> Iterator[TraceEvent]:
 
 def _awaited(row: Unfinished) -> str | None:
     """What a message in a queue waits for, where that is not its turn alone."""
-    behind = f"{row.ahead} of its key before it" if row.ahead else None
-    nobody = None if row.served else f"a process of {row.consumer}: none runs"
+    nobody = None if row.served else f"no process of {row.consumer} runs"
+    behind = f"{row.ahead} of its key stand before it" if row.ahead else None
     return "; ".join(each for each in (nobody, behind) if each) or None
 
 

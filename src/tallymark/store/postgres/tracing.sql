@@ -29,7 +29,7 @@ select p.position, p.topic, p.key, p.lane, p.created_at, p.resend, p.committed, 
                         when l.paused then 'lane ' || l.lane || ' is paused'
                         when l.owner is null or l.lease_until < clock_timestamp() then 'no relay has lane ' || l.lane
                    end from {schema}.lanes l where l.lane = p.lane),
-           'its turn in lane ' || p.lane) end
+           'its turn has not come yet') end
   from placed p
   left join lateral (
       select b.* from {schema}.batches b
