@@ -43,6 +43,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
 
+# Runs side by side are given a narrow window: what verbs print is looked at as it is without one.
+os.environ.pop("COLUMNS", None)
+
 # Spark's drivers live for seconds here: what the second compiler would win is never won back. Half the CPU of a start.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 

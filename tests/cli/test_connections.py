@@ -11,6 +11,7 @@ import pytest
 
 from tallymark.cli import connections
 from tallymark.errors import SettingsError
+from tallymark.lifecycle import Role
 from tallymark.local.cluster import LocalCluster
 from tallymark.settings import load
 from tests.cli.conftest import Run
@@ -24,9 +25,9 @@ url = "postgresql://u:p@h/ledger"
 """
 
 
-def url(folder: Path, text: str, name: str | None) -> str:
+def url(folder: Path, text: str, name: str | None, role: Role | None = None) -> str:
     (folder / "tallymark.toml").write_text(text)
-    chosen = connections.database(load(environ={}, directory=folder).settings, name)
+    chosen = connections.database(load(environ={}, directory=folder).settings, name, role=role)
     return chosen.url.get_secret_value()
 
 
@@ -35,6 +36,34 @@ def test_a_database_by_name_by_url_and_by_default(tmp_path: Path) -> None:
     assert url(tmp_path, TWO, "postgresql://else/where") == "postgresql://else/where"
     assert url(tmp_path, 'database = "bank"\n' + TWO, None) == "postgresql://u:p@h/bank"
     assert url(tmp_path, '[databases.one]\nurl = "host=h dbname=one"', None) == "host=h dbname=one"
+
+
+def test_the_only_database_of_a_role_is_meant(tmp_path: Path) -> None:
+    # ledger says nothing of its role, so it may be both.
+    assert url(tmp_path, TWO, None, Role.CONSUMER) == "postgresql://u:p@h/ledger"
+    with pytest.raises(SettingsError, match="which database") as asked:
+        url(tmp_path, TWO, None, Role.PRODUCER)
+    assert "bank | ledger" in asked.value.remedy
+    # What was named is meant, whatever its role, and so is the default.
+    assert url(tmp_path, TWO, "bank", Role.CONSUMER) == "postgresql://u:p@h/bank"
+    assert url(tmp_path, 'database = "bank"\n' + TWO, None, Role.CONSUMER) == "postgresql://u:p@h/bank"
+    alone = '[databases.bank]\nurl = "postgresql://u:p@h/bank"\nrole = "producer"\n'
+    with pytest.raises(SettingsError, match="no consumer's database in the settings, only bank"):
+        url(tmp_path, alone, None, Role.CONSUMER)
+
+
+@pytest.mark.parametrize(
+    ("given", "option"),
+    [
+        (None, ""),
+        ("bank", " --database bank"),
+        ("my bank", " --database 'my bank'"),
+        ("postgresql://u:s3cretpw@h/d", " --database URL"),
+        ("host=h password=s3cretpw", " --database URL"),
+    ],
+)
+def test_a_suggested_command_repeats_no_password(given: str | None, option: str) -> None:
+    assert connections.as_given(given) == option
 
 
 @pytest.mark.parametrize(
@@ -133,7 +162,9 @@ def test_the_url_of_a_local_database_is_for_programs(
     assert run("init", "--database", two[0], "--role", "producer").code == 0
     exported = run("local", "env").out
     assert "TALLYMARK_HOME=" in exported
-    assert "TALLYMARK_DATABASE" not in exported, "one of its own name is there: an empty third would hide it"
+    assert "unset TALLYMARK_DATABASE" in exported, (
+        "one of its own name is there: an empty third would hide it"
+    )
     shown = run("local", "url", two[0])
     with psycopg.connect(shown.out.strip()) as connection:
         assert connection.info.dbname == two[0]

@@ -61,6 +61,25 @@ def test_every_verb_explains_itself(run: Run, verb: str) -> None:
     assert "--install-completion" not in shown.out
 
 
+def test_piped_tables_are_wide_unless_columns_are_given(tmp_path: Path) -> None:
+    """For programs no line is folded; who sets COLUMNS reads along."""
+
+    def widest(**more: str) -> int:
+        environment = {k: v for k, v in os.environ.items() if k != "COLUMNS"} | more
+        shown = subprocess.run(
+            [sys.executable, "-m", "tallymark", "config"],
+            capture_output=True,
+            text=True,
+            check=True,
+            cwd=tmp_path,
+            env=environment,
+        )
+        return max(len(line.rstrip()) for line in shown.stdout.splitlines())
+
+    assert widest(COLUMNS="40") <= 40 < widest()
+    assert widest(COLUMNS="0") == widest()
+
+
 def test_no_arguments_show_the_help(run: Run) -> None:
     ran = run()
     assert (ran.code, "Commands" in ran.out + ran.err) == (2, True)

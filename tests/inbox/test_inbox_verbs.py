@@ -71,25 +71,6 @@ def test_a_pause_holds_until_it_is_ended(inbox_ground: Ground) -> None:
     assert actions == [("inbox.pause", "a look"), ("inbox.resume", "")]
 
 
-def test_a_consumer_that_is_retired_is_counted_no_longer_and_may_come_back(inbox_ground: Ground) -> None:
-    retire = ("inbox", "retire", inbox_ground.name, "--yes")
-    inbox_ground.send(10)
-    with inbox_ground.inbox() as child:
-        inbox_ground.wait_applied(10, child)
-        said = verb(inbox_ground, *retire, "--reason", "moved", code=1)
-        assert "stop it first" in said["remedy"]
-        child.terminate()
-        assert child.wait() == 0
-    assert "--reason" in verb(inbox_ground, *retire, code=2)["remedy"]
-    assert verb(inbox_ground, *retire, "--reason", "moved") == {"retired": inbox_ground.name}
-    assert verb(inbox_ground, "inbox", "status") == []
-    assert inbox_ground.query("select action, reason from tallymark.audit") == [("inbox.retire", "moved")]
-    assert verb(inbox_ground, *retire, "--reason", "again", code=2)["error"]
-    inbox_ground.send(5)
-    inbox_ground.apply_all(15)
-    assert inbox_ground.compare().is_clean
-
-
 def test_seeking_back_reads_again_and_changes_nothing_while_it_runs(inbox_ground: Ground) -> None:
     inbox_ground.send(40)
     with inbox_ground.inbox() as child:

@@ -72,7 +72,7 @@ def test_what_an_operator_has_forgotten_is_not_asked_for(found: Receipt | None) 
 
 
 def _row(position: int, key: bytes | None, topic: str = "t") -> Row:
-    return (position, f"id-{position}", topic, key, b"", "{}", None)
+    return (position, f"id-{position}", topic, key, b"", "{}", None, 100)
 
 
 def test_what_failed_is_parked_and_its_key_waits_behind_it() -> None:

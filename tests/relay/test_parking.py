@@ -219,8 +219,8 @@ def test_without_transactions_too_the_rest_of_the_batch_goes(
 def test_a_time_out_beside_a_refusal_leaves_a_batch_without_a_transaction_in_doubt(ground: Ground) -> None:
     """In a transaction nothing is in the log, and the refused ones can leave; without one the other may be lost."""
     failures: list[tuple[Row, KafkaError]] = [
-        ((1, "a", ground.topic, b"k", b"", "{}", None), KafkaError(KafkaError.INVALID_MSG)),
-        ((2, "b", ground.topic, b"k", b"", "{}", None), KafkaError(KafkaError._MSG_TIMED_OUT)),
+        ((1, "a", ground.topic, b"k", b"", "{}", None, 100), KafkaError(KafkaError.INVALID_MSG)),
+        ((2, "b", ground.topic, b"k", b"", "{}", None, 100), KafkaError(KafkaError._MSG_TIMED_OUT)),
     ]
     found = {}
     for mode in Mode:

@@ -44,6 +44,8 @@ def test_each_state_is_found_behind_whatever_came_later(ground: Ground) -> None:
         assert ground.operators.message_ids(state=state, topic=None, key=None, limit=10) == expected, state
         newest = ground.operators.message_ids(state=state, topic=None, key=None, limit=1)
         assert newest == expected[:1], "the limit counts what is of the state"
+    counted = [(each.topic, each.messages, each.at_least) for each in ground.operators.status().held_topics]
+    assert counted == [("held", 1, False)], "what stands behind the lane's last batch is not passed over yet"
     anything = ground.operators.message_ids(state=None, topic="held", key=b"k", limit=10)
     assert anything == [held]
 

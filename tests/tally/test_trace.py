@@ -99,7 +99,7 @@ def test_what_it_waits_for_is_told() -> None:
     assert waiting(lost) == [("inbox", "passed, and not kept", "ledger")]
     queued = Unfinished("ledger", "ledger", "ready", 0, None, at(1), ahead=2, served=False)
     assert waiting(Records([SENT], [KEPT], [], [queued])) == [
-        ("apply", "waits to be applied", "no process of ledger runs; 2 of its key stand before it")
+        ("apply", "waits to be applied", "no process of ledger runs; before it in its key: 2")
     ]
 
 

@@ -94,9 +94,12 @@ def database(
         fit = {name: each for name, each in named.items() if role is None or each.role in (role, Role.BOTH)}
         if len(fit) == 1:
             return next(iter(fit.values()))
+        if fit:
+            raise SettingsError("which database?", remedy=f"Give --database {' | '.join(sorted(fit))}.")
         if named:
             raise SettingsError(
-                "which database?", remedy=f"Give --database {' | '.join(sorted(fit or named))}."
+                f"there is no {role}'s database in the settings, only {', '.join(sorted(named))}",
+                remedy=f"Give --database; `tallymark init --database NAME --role {role}` sets one up.",
             )
         raise SettingsError("no database is given", remedy=_how_to("--database URL", settings))
     if wanted in named:
@@ -196,8 +199,6 @@ def _local_entries(cluster: LocalCluster, settings: Settings) -> list[Entry]:
     elif settings.database is not None:
         # A name that no settings explain is the name of a database on the local server.
         roles.setdefault(settings.database.get_secret_value(), Role.BOTH)
-    elif LOCAL_DATABASE in roles:
-        entries.append(Entry(("database",), LOCAL_DATABASE, origin))
     elif not roles:
         entries.append(Entry(("database",), server.url(LOCAL_DATABASE), origin))
     for name, role in roles.items():

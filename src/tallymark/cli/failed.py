@@ -73,7 +73,8 @@ def show(
 
     found = _desk(at, database).show(id, consumer)
     if not found:
-        raise Problem(f"{id} did not fail at the {at}", remedy=f"`tallymark trace {id}` says where it is")
+        look = f"outbox show {id}{connections.as_given(database)}" if at == "relay" else f"trace {id}"
+        raise Problem(f"{id} did not fail at the {at}", remedy=f"`tallymark {look}` says where it is")
     shown = []
     for each in found:
         value = each.pop("value")

@@ -1,4 +1,4 @@
-"""`tallymark inbox run | status | pause | resume | retire | seek`: from Kafka to the consumer's database."""
+"""`tallymark inbox run | status | pause | resume | seek`: from Kafka to the consumer's database."""
 
 from __future__ import annotations
 
@@ -93,24 +93,6 @@ def resume(
 
 
 @app.command()
-def retire(
-    consumer: Consumer,
-    reason: Annotated[str, typer.Option("--reason", help="Why; it is kept in the audit.")] = "",
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
-    database: connections.DatabaseOption = None,
-    as_json: output.JsonOption = False,
-) -> None:
-    """Count a consumer no longer: no alert asks for it, no tally misses its effects. Its positions stay."""
-    if not reason:
-        raise UsageError("a consumer is retired with a reason", remedy="say why with --reason")
-    settings = connections.load(database=database).settings
-    if not yes and not typer.confirm(f"Retire {consumer}?", err=True):
-        raise UsageError("nothing was changed", remedy="say yes, or pass --yes")
-    _operators(settings).retire(consumer, who=getpass.getuser(), reason=reason)
-    output.emit({"retired": consumer}, as_json=as_json, human=lambda: f"{consumer} is retired")
-
-
-@app.command()
 def seek(
     consumer: Consumer,
     where: Annotated[str, typer.Argument(metavar="TOPIC[/PARTITION]", help="All partitions, or one.")],
@@ -195,7 +177,7 @@ def _resolved(
         if found is None or found[0] != topic or partition not in (None, found[1]):
             raise Problem(
                 f"{consumer} has kept no message {target.id} of {topic}",
-                remedy="give an offset or a time; `tallymark outbox show` says when it was sent",
+                remedy="give an offset or a time; `tallymark trace` says when it was sent",
             )
         return {(found[0], found[1]): found[2]}
     client = connections.kafka_client(settings)

@@ -131,6 +131,8 @@ def env(*, home: HomeOption = None, json: output.JsonOption = False) -> None:
     if json:
         output.emit(variables, as_json=True, human=str)
         return
+    if "TALLYMARK_DATABASE" not in variables:
+        sys.stdout.write("unset TALLYMARK_DATABASE\n")  # as an earlier look may have set it
     for name, value in variables.items():
         # Not through `emit`, which masks passwords: this verb exists to hand this one to a shell.
         sys.stdout.write(f"export {name}={shlex.quote(value)}\n")

@@ -49,9 +49,9 @@ def _console(*, stderr: bool) -> Console:
     from rich.console import Console
 
     piped = not (sys.stderr if stderr else sys.stdout).isatty()
-    # Who sets COLUMNS has a window in mind all the same; Rich takes it from there.
-    wide = piped and not os.environ.get("COLUMNS", "").isdecimal()
-    return Console(stderr=stderr, highlight=False, width=_PIPED_WIDTH if wide else None, soft_wrap=wide)
+    # Who sets COLUMNS has a window in mind all the same, for tables; Rich takes it from there.
+    wide = piped and not os.environ.get("COLUMNS", "").strip("0").isdecimal()
+    return Console(stderr=stderr, highlight=False, width=_PIPED_WIDTH if wide else None, soft_wrap=piped)
 
 
 def emit(

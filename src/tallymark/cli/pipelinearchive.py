@@ -108,8 +108,9 @@ def archive(
         done,
         as_json=as_json,
         human=lambda: (
-            f"{done['rows']:,} messages archived in {done['batches']} batches; the archive holds "
-            f"{done['archive_rows']:,} in {done['archive_files']:,} files ({done['archive_bytes'] / 1e6:,.1f} MB)"
+            f"{output.counted(done['rows'], 'message')} archived, batches: {done['batches']}; the archive holds "
+            f"{done['archive_rows']:,} in {output.counted(done['archive_files'], 'file')} "
+            f"({done['archive_bytes'] / 1e6:,.1f} MB)"
         ),
     )
 

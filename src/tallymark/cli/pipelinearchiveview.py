@@ -39,7 +39,8 @@ def lines(seen: ArchiveStatus) -> list[RenderableType]:
     ]
     at_work = f"{seen.held_by} is at work" if seen.held_by else "no run is at work"
     lines: list[RenderableType] = [
-        f"{seen.folder}: {seen.rows:,} messages in {seen.files:,} files, {seen.bytes / 1e6:,.1f} MB; {at_work}",
+        f"{seen.folder}: {output.counted(seen.rows, 'message')} in {output.counted(seen.files, 'file')}, "
+        f"{seen.bytes / 1e6:,.1f} MB; {at_work}",
         output.table(("partition", "from", "archived up to", "log ends", "behind", "retention leaves"), rows),
     ]
     if seen.left_ms is not None:

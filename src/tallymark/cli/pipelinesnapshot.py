@@ -41,7 +41,9 @@ def snapshot(
 
     def note(table: Table) -> None:
         if not as_json:
-            output.remark(f"{table.name}: {table.rows:,} rows in {table.files} files")
+            output.remark(
+                f"{table.name}: {output.counted(table.rows, 'row')} in {output.counted(table.files, 'file')}"
+            )
 
     # Spark first: the point holds back vacuum, and a JVM takes seconds to start.
     with started(plan, verbose=verbose) as spark:

@@ -50,7 +50,8 @@ def shown(status: OutboxStatus, option: str = "") -> list[RenderableType]:
             f"`tallymark failed list{option}`"
         )
     parts += [
-        f"topic {held.topic} is {held.state}, {_count(held.messages)} of its messages wait: {held.reason}"
+        f"topic {held.topic} is {held.state}, {held.messages:,}{' or more' if held.at_least else ''} of its messages "
+        f"wait: {held.reason}"
         for held in status.held_topics
     ]
     parts += [f"lane {lane.lane} is halted: {lane.halted}" for lane in status.lanes if lane.halted]

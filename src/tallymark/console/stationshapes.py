@@ -52,7 +52,10 @@ class HeldTopic(Shape):
     state: str
     reason: str
     since: datetime
-    messages: int = Field(description="passed over for it, among the next 100,000 of each lane")
+    messages: int = Field(description="passed over for it so far")
+    at_least: bool = Field(
+        description="whether there may be more: counting ends after 100,000 rows of a lane"
+    )
 
 
 class Outbox(Shape):

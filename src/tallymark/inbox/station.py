@@ -17,12 +17,12 @@ from datetime import UTC, datetime
 from tallymark.apply.applier import Applier
 from tallymark.crashpoint import reached
 from tallymark.errors import Problem, TallymarkError
+from tallymark.housekeeping import Upkeep, keep_house
 from tallymark.inbox.book import Book
 from tallymark.inbox.config import InboxConfig
 from tallymark.inbox.crew import Crew, Hand
 from tallymark.inbox.custody import Custody
 from tallymark.inbox.handover import Handover
-from tallymark.inbox.housekeeping import Upkeep, keep_house
 from tallymark.inbox.keeper import Keeper, Outcome
 from tallymark.inbox.logport import Log
 from tallymark.inbox.ports import InboxStore, Instance, Place
@@ -130,7 +130,7 @@ class Station:
             background.append(
                 threading.Thread(
                     target=keep_house,
-                    args=(done, self._upkeep, config.upkeep_s),
+                    args=("inbox", done, self._upkeep, config.upkeep_s),
                     name="upkeep",
                     daemon=True,
                 )

@@ -157,10 +157,7 @@ class Postgres(ServerProcess):
                     "where starts_with(shobj_description(oid, 'pg_database'), %s) order by datname",
                     [_MARK],
                 )
-                # Before 0.1 had roles in it, the mark was bare.
-                return {
-                    name: Role(mark.removeprefix(_MARK).strip(" ()") or Role.BOTH) for name, mark in found
-                }
+                return {name: _role_of(mark) for name, mark in found}
         except psycopg.OperationalError:
             return {}
 
@@ -323,3 +320,9 @@ def _open_the_way(path: Path) -> None:
         mode = folder.stat().st_mode
         if not mode & stat.S_IXOTH:
             folder.chmod(stat.S_IMODE(mode) | stat.S_IXOTH)
+
+
+def _role_of(mark: str) -> Role:
+    """Both, where the mark says nothing that we know: an earlier version's was bare."""
+    said = mark.removeprefix(_MARK).strip(" ()")
+    return Role(said) if said in list(Role) else Role.BOTH

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from tallymark import __version__
 from tallymark.broker.offsets import Logs
 from tallymark.broker.reach import admin_client
+from tallymark.housekeeping import Upkeep, keep_house
 from tallymark.inbox.config import InboxConfig, new_owner
-from tallymark.inbox.housekeeping import Upkeep, keep_house
 from tallymark.inbox.ports import Instance
 from tallymark.inbox.screening import Screen
 from tallymark.inbox.workers import Noticed, Worker
@@ -125,7 +125,7 @@ class IngestStation:
         self._tenure.keep_alive()
         self._store.begin(self._owner, self._job.topics, master)
         if self._upkeep is not None:
-            arguments = (self._over, self._upkeep, self._upkeep_s)
+            arguments = ("pipeline", self._over, self._upkeep, self._upkeep_s)
             threading.Thread(target=keep_house, args=arguments, name="tallymark-upkeep", daemon=True).start()
 
     def run(self, spark: SparkSession, config: IngestConfig) -> None:

@@ -12,8 +12,9 @@ from typing import Protocol
 
 from tallymark.lifecycle import BatchKind, HoldState, Mode
 
-# position, id, topic, key, value, headers as JSON, partition: a plain tuple, for there are millions of them.
-Row = tuple[int, str, str, bytes | None, bytes | None, str, int | None]
+# position, id, topic, key, value, headers as JSON, partition, weight with those read before it: a plain tuple, for there
+# are millions of them, and just as a store reads it, for cutting them to size takes a tenth of the time.
+Row = tuple[int, str, str, bytes | None, bytes | None, str, int | None, int]
 Key = tuple[str, bytes]
 
 

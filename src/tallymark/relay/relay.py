@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tallymark.errors import Inconsistent, TallymarkError, UsageError
+from tallymark.housekeeping import Upkeep, keep_house
 from tallymark.observe import names
 from tallymark.observe.metrics import Metrics
 from tallymark.policy import fair_share
@@ -47,7 +48,7 @@ class Relay:
         config: RelayConfig,
         *,
         metrics: Metrics | None = None,
-        upkeep: Callable[[], None] | None = None,
+        upkeep: Upkeep | None = None,
     ) -> None:
         self._stores = stores
         self._kafka = kafka
@@ -98,10 +99,8 @@ class Relay:
     def run(self, stop: threading.Event) -> None:
         """Work until `stop` is set; then finish the batches begun, give the lanes back, and leave."""
         if self._upkeep is not None:
-            # In a thread of its own: housekeeping may wait for a lock, heartbeats may not.
-            threading.Thread(
-                target=self._keep_house, args=(stop, self._upkeep), name="upkeep", daemon=True
-            ).start()
+            arguments = ("relay", stop, self._upkeep, self._config.upkeep_s)
+            threading.Thread(target=keep_house, args=arguments, name="upkeep", daemon=True).start()
         if self._config.notify:
             threading.Thread(target=self._listen, args=(stop,), name="listener", daemon=True).start()
         try:
@@ -195,13 +194,6 @@ class Relay:
                 log.exception("listening failed", extra={"action": "relay.bug"})
                 stop.wait(1.0)
         store.close()
-
-    def _keep_house(self, stop: threading.Event, upkeep: Callable[[], None]) -> None:
-        while not stop.wait(self._config.upkeep_s):
-            try:
-                upkeep()
-            except Exception:  # tomorrow's partitions must not depend on today's luck
-                log.exception("upkeep failed", extra={"action": "relay.bug"})
 
     @property
     def _opened(self) -> Identity:

@@ -14,7 +14,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from tallymark.errors import Stale
 from tallymark.lifecycle import BatchKind, HoldState, Mode
-from tallymark.relay.ports import Batch, Exclusion, Hold, Lane, Receipt, TopicRecord, TopicReport
+from tallymark.relay.ports import Batch, Exclusion, Hold, Lane, Receipt, Row, Slice, TopicRecord, TopicReport
 
 
 class Statements(Protocol):
@@ -28,6 +28,12 @@ class Statements(Protocol):
 
 
 S = TypeVar("S", bound=Statements)
+
+
+def slice_of(rows: list[Row], after: int, upto: int, limit: int, size: int) -> Slice:
+    """What was read: up to the end that was asked for, or, where a bound was reached, up to the last row."""
+    cut = bool(rows) and (len(rows) >= limit or rows[-1][-1] >= size)
+    return Slice(after, rows[-1][0] if cut else upto, rows, more=cut)
 
 
 class LaneStore(Generic[S]):

@@ -212,7 +212,7 @@ def _finished(records: Records) -> Iterator[TraceEvent]:
 def _awaited(row: Unfinished) -> str | None:
     """What a message in a queue waits for, where that is not its turn alone."""
     nobody = None if row.served else f"no process of {row.consumer} runs"
-    behind = f"{row.ahead} of its key stand before it" if row.ahead else None
+    behind = f"before it in its key: {row.ahead}" if row.ahead else None
     return "; ".join(each for each in (nobody, behind) if each) or None
 
 

@@ -139,7 +139,7 @@ class InboxActions:
 
 
 class InboxOperators(InboxActions):
-    """Status, pause, resume, retire and seek."""
+    """Status, pause, resume and seek."""
 
     def __init__(self, url: str, *, schema: str = "tallymark") -> None:
         super().__init__(url, schema=schema, file="inboxoperators.sql")
@@ -176,24 +176,6 @@ class InboxOperators(InboxActions):
 
     def resume(self, consumer: str, *, who: str, reason: str) -> bool:
         return self.pause(consumer, who=who, reason=reason, paused=False)
-
-    def retire(self, consumer: str, *, who: str, reason: str) -> None:
-        """Count it no longer, in status or by the tally. Started again, it goes on where it stood."""
-        if not reason:
-            raise UsageError("a consumer is retired with a reason", remedy="say why with --reason")
-        with self._action("inbox.retire", who, reason) as (connection, audit):
-            self._require(connection, consumer)
-            row = connection.execute(self._sql["at_work"], {"consumer": consumer}).fetchone()
-            running, queued = row or (None, 0)
-            if running is not None:
-                raise Problem(f"{running} runs as {consumer}", remedy="stop it first")
-            if queued:
-                raise Problem(
-                    f"{consumer} has kept {queued} that it has not applied",
-                    remedy="let it run until they are, or discard them (`tallymark failed discard --at inbox`)",
-                )
-            connection.execute(self._sql["retire"], {"consumer": consumer})
-            audit(consumer, {})
 
     def seek(
         self, consumer: str, offsets: Mapping[Place, int], *, who: str, reason: str

@@ -37,15 +37,6 @@ select consumer, owner, host, pid, mode, version, extract(epoch from clock_times
 -- name: pause
 update {schema}.consumers set paused = %(paused)s where name = %(consumer)s and paused <> %(paused)s returning name
 
--- name: at_work
--- What stands against retiring a consumer: processes that run, messages it kept and has not applied.
-select (select min(n.owner) from {schema}.instances n where n.consumer = %(consumer)s and n.seen_until > clock_timestamp()),
-       (select count(*) from {schema}.queue q where q.consumer = %(consumer)s)
-
--- name: retire
--- Positions and saved ids stay: were it started again, it would go on where it stood.
-delete from {schema}.consumers where name = %(consumer)s
-
 -- name: is_known
 select exists (select from {schema}.consumers where name = %(consumer)s)
 

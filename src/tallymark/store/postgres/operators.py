@@ -84,8 +84,9 @@ class HeldTopic:
     state: str
     reason: str
     since: datetime
-    # Messages that were passed over for it, among the next 100,000 of each lane.
+    # Messages that were passed over for it; at least so many, where the count was cut short.
     messages: int
+    at_least: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,17 +43,26 @@ select ((l.classid::bigint << 32) | l.objid::bigint) & ((1::bigint << 48) - 1) a
  order by age desc nulls last limit 5
 
 -- name: holds
--- How many of its rows were passed over: among a lane's next 100,000, so that status stays quick here too.
-select h.topic, array_agg(h.lane order by h.lane), min(h.state), min(h.reason), min(h.held_at), sum(w.messages)::bigint
-  from {schema}.topic_holds h
-  join {schema}.lanes l on l.lane = h.lane
-  cross join {schema}.outbox_identity i
-  cross join lateral (
-      select count(*) filter (where c.topic = h.topic) as messages
-        from (select o.topic from {schema}.outbox o
-               where o.position > h.from_position and o.position <= l.covered and mod(o.slot, i.lanes) = h.lane
-               order by o.position limit 100000) c
-  ) w
+-- With how many of its rows were passed over: counted among the next 100,000 of each lane, so that status stays quick
+-- here too, and whether there may be more.
+with begun as (
+    select h.lane, min(h.from_position) as after, l.covered
+      from {schema}.topic_holds h join {schema}.lanes l on l.lane = h.lane group by h.lane, l.covered
+), passed as (
+    select b.lane, p.position, p.topic
+      from begun b cross join {schema}.outbox_identity i
+     cross join lateral (
+           select o.position, o.topic from {schema}.outbox o
+            where o.position > b.after and o.position <= b.covered and mod(o.slot, i.lanes) = b.lane
+            order by o.position limit 100000) p
+), looked as (
+    select lane, count(*) >= 100000 as cut from passed group by lane
+)
+select h.topic, array_agg(h.lane order by h.lane), min(h.state), min(h.reason), min(h.held_at),
+       sum((select count(*) from passed p
+             where p.lane = h.lane and p.topic = h.topic and p.position > h.from_position))::bigint,
+       coalesce(bool_or(k.cut), false)
+  from {schema}.topic_holds h left join looked k on k.lane = h.lane
  group by h.topic order by h.topic
 
 -- name: pause

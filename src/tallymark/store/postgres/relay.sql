@@ -108,8 +108,8 @@ select position, id, topic, key, value, headers, partition, total from (
 
 -- name: contents
 -- What a claimed batch is made of: its range never changes, so this gives the same rows whoever asks, less those
--- that have left it.
-select o.position, o.id::text, o.topic, o.key, o.value, o.headers::text, o.partition
+-- that have left it. Not weighed again.
+select o.position, o.id::text, o.topic, o.key, o.value, o.headers::text, o.partition, 0
   from {schema}.outbox o
  where o.position > %(after)s and o.position <= %(upto)s and mod(o.slot, %(lanes)s) = %(lane)s
    and (%(topic)s::text is null or o.topic = %(topic)s)
@@ -118,7 +118,7 @@ select o.position, o.id::text, o.topic, o.key, o.value, o.headers::text, o.parti
  order by o.position
 
 -- name: retry_contents
-select p.position, p.id::text, p.topic, p.key, p.value, p.headers::text, p.partition
+select p.position, p.id::text, p.topic, p.key, p.value, p.headers::text, p.partition, 0
   from {schema}.parked p
  where p.retry_batch = %(number)s and p.state = 'retrying' and mod(p.slot, %(lanes)s) = %(lane)s
  order by p.position

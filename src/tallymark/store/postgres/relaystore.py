@@ -23,7 +23,7 @@ from tallymark.relay.ports import (
     Row,
     Slice,
 )
-from tallymark.store.lanestore import LaneStore, advanced, leaving, owner_values, stale
+from tallymark.store.lanestore import LaneStore, advanced, leaving, owner_values, slice_of, stale
 from tallymark.store.postgres.session import Session
 
 # As the outbox's generated column has them.
@@ -70,9 +70,7 @@ class PostgresRelayStore(LaneStore[Session]):
     ) -> Slice:
         asked = self._range(lane.lane, after, upto, hold.topic if hold else None, without)
         found = self._db.rows("read", {**asked, "limit": limit, "size": size}, binary=True)
-        cut = len(found) >= limit or (bool(found) and found[-1][-1] >= size)
-        rows: list[Row] = [row[:-1] for row in found]
-        return Slice(after, rows[-1][0] if cut else upto, rows, more=cut)
+        return slice_of(found, after, upto, limit, size)
 
     def contents(self, batch: Batch) -> list[Row]:
         if batch.kind is BatchKind.ORIGIN:

@@ -22,14 +22,15 @@ with found as (
 )
 select p.position, p.topic, p.key, p.lane, p.created_at, p.resend, p.committed, b.number, b.kind, b.mode, b.state, b.owner,
        b.claimed_at, b.sent_at, b.receipt_offset, b.in_doubt, p.parked, p.reason, p.parked_at, p.changed_at,
+       -- Not of what was covered before the lanes were cut anew: no batch of today's lane has it.
        case when b.number is null and p.parked is null then coalesce(
-           (select 'topic ' || h.topic || ' is ' || h.state || ': ' || h.reason
-              from {schema}.topic_holds h where h.lane = p.lane and h.topic = p.topic),
+           (select 'topic ' || h.topic || ' is ' || h.state || ': ' || h.reason from {schema}.topic_holds h
+             where h.lane = p.lane and h.topic = p.topic and h.from_position < p.position),
            (select case when l.halted is not null then 'lane ' || l.lane || ' is halted: ' || l.halted
                         when l.paused then 'lane ' || l.lane || ' is paused'
                         when l.owner is null or l.lease_until < clock_timestamp() then 'no relay has lane ' || l.lane
-                   end from {schema}.lanes l where l.lane = p.lane),
-           'its turn has not come yet') end
+                        else 'its turn has not come yet'
+                   end from {schema}.lanes l where l.lane = p.lane and l.covered < p.position)) end
   from placed p
   left join lateral (
       select b.* from {schema}.batches b

@@ -60,7 +60,7 @@ class SqliteOperators:
                 lanes=lanes,
                 relays=[_relay(row) for row in db.rows("relays")],
                 held_topics=[
-                    HeldTopic(topic, [lane], state, reason, moment(since), messages)
+                    HeldTopic(topic, [lane], state, reason, moment(since), messages, at_least=False)
                     for topic, lane, state, reason, since, messages in db.rows("holds")
                 ],
                 floors=[],

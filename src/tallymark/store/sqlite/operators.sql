@@ -23,9 +23,8 @@ select owner, host, pid, mode, version, accepted, {now} - started_at
 
 -- name: holds
 select h.topic, h.lane, h.state, h.reason, h.held_at,
-       (select count(*) from (select o.topic from {schema}_outbox o, {schema}_lanes l
-                               where l.lane = h.lane and o.position > h.from_position and o.position <= l.covered
-                               order by o.position limit 100000) c where c.topic = h.topic)
+       (select count(*) from {schema}_outbox o, {schema}_lanes l
+         where l.lane = h.lane and o.topic = h.topic and o.position > h.from_position and o.position <= l.covered)
   from {schema}_topic_holds h order by h.topic
 
 -- name: pause

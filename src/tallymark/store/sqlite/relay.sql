@@ -65,9 +65,8 @@ select coalesce((select seq from sqlite_sequence where name = '{schema}_outbox')
 pragma data_version
 
 -- name: read
--- The sizes come first, so that the rows that are fetched fit into memory whatever they weigh; a row is in while what
--- stands before it is below the limit, so that one giant alone still moves. The weight is the same sum that the
--- reader makes of what it got: by it the reader tells a cut from an end.
+-- As many as weigh less than the limit, so that they fit into memory whatever they weigh; a row is in while what stands
+-- before it is below the limit, so that one giant alone still moves.
 with sized as materialized (
     select o.position, coalesce(length(o.value), 0) + coalesce(length(o.key), 0) + length(o.headers) + 100 as size
       from {schema}_outbox o
@@ -78,18 +77,15 @@ with sized as materialized (
 ), summed as (
     select position, size, sum(size) over (order by position rows unbounded preceding) as total from sized
 )
-select o.position, o.id, o.topic, o.key, o.value, o.headers, o.partition
-  from {schema}_outbox o
- where o.position > :after and o.position <= (select max(position) from summed where total - size < :size)
-   and (:topic is null or (o.topic = :topic
-            and o.position not in (select position from {schema}_parked)))
-   and o.topic not in (select value from json_each(:without))
+select o.position, o.id, o.topic, o.key, o.value, o.headers, o.partition, s.total
+  from summed s join {schema}_outbox o on o.position = s.position
+ where s.total - s.size < :size
  order by o.position
 
 -- name: contents
 -- What a claimed batch is made of: its range never changes, so this gives the same rows whoever asks, less those
 -- that have left it.
-select o.position, o.id, o.topic, o.key, o.value, o.headers, o.partition
+select o.position, o.id, o.topic, o.key, o.value, o.headers, o.partition, 0
   from {schema}_outbox o
  where o.position > :after and o.position <= :upto and (:topic is null or o.topic = :topic)
    and o.topic not in (select value from json_each(:without))
@@ -97,7 +93,7 @@ select o.position, o.id, o.topic, o.key, o.value, o.headers, o.partition
  order by o.position
 
 -- name: retry_contents
-select p.position, p.id, p.topic, p.key, p.value, p.headers, p.partition
+select p.position, p.id, p.topic, p.key, p.value, p.headers, p.partition, 0
   from {schema}_parked p where p.retry_batch = :number and p.state = 'retrying' order by p.position
 
 -- name: unsent

@@ -25,7 +25,7 @@ from tallymark.relay.ports import (
     Row,
     Slice,
 )
-from tallymark.store.lanestore import LaneStore, advanced, leaving, owner_values, stale
+from tallymark.store.lanestore import LaneStore, advanced, leaving, owner_values, slice_of, stale
 from tallymark.store.sqlite.session import SqliteSession
 
 # A look at the file's counter of commits takes microseconds.
@@ -71,9 +71,7 @@ class SqliteRelayStore(LaneStore[SqliteSession]):
     ) -> Slice:
         parameters = self._range(after, upto, hold.topic if hold else None, without)
         rows: list[Row] = self._db.rows("read", {**parameters, "limit": limit, "size": size})
-        weight = sum(len(row[4] or b"") + len(row[3] or b"") + len(row[5]) + 100 for row in rows)
-        cut = len(rows) >= limit or weight >= size
-        return Slice(after, rows[-1][0] if cut else upto, rows, more=cut)
+        return slice_of(rows, after, upto, limit, size)
 
     def contents(self, batch: Batch) -> list[Row]:
         if batch.kind is BatchKind.ORIGIN:
