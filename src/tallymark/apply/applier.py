@@ -21,7 +21,7 @@ from tallymark.apply.handlers import Handler, Handlers
 from tallymark.apply.incoming import Message
 from tallymark.apply.rate import Bucket, Pace
 from tallymark.apply.watch import Clock, Watch
-from tallymark.inbox.identity import key_hash
+from tallymark.inbox.identity import KeyHashes, key_hash
 from tallymark.inbox.ports import Application, Failed, InboxTx, Queued, Received
 from tallymark.lifecycle import ApplicationOutcome
 
@@ -49,14 +49,19 @@ class Applier:
         self._clock = clock
         self._jitter = jitter
         self._buckets: dict[str, Bucket] = {}
+        self._hashes = {
+            topic: KeyHashes(topic) for topic in handlers.topics if handlers.of(topic).order == "key"
+        }
         for topic in handlers.topics:
             if (rate := handlers.of(topic).max_rate) is not None:
                 self._buckets[topic] = Bucket(rate)
 
     def key_hash(self, message: Received) -> int:
         """What messages share that must stay in order. Where any order will do, each stands alone."""
-        ordered = self.handlers.of(message.topic).order == "key"
-        return key_hash(message.topic, message.key if ordered else None, message.id)
+        known = self._hashes.get(message.topic)
+        if known is None or message.key is None:
+            return key_hash(message.topic, None, message.id)
+        return known[message.key]
 
     def needs_saved_id(self, topic: str) -> bool:
         """Whether nothing but the saved id stops a second effect of this topic's messages."""

@@ -30,6 +30,12 @@ _LONGEST_SOURCE = 1000
 _UUID_BITS = 128
 _SEVEN = ord("7")
 _UNKNOWN = uuid.SafeUUID.unknown
+_new_uuid = object.__new__
+# Its slots, past the __setattr__ that keeps others from them.
+_set_int, _set_is_safe = (vars(uuid.UUID)[slot].__set__ for slot in ("int", "is_safe"))
+# Not asked for where there is a key.
+_NO_ID = uuid.UUID(int=0)
+_KNOWN_KEYS = 65_536
 # A number of so many digits does not fit a bigint: it is no position of ours.
 _TOO_LONG = 19
 # More headers than these are not what all messages of a producer share, and not worth remembering.
@@ -51,7 +57,14 @@ def received(
     logged_ms: int,
 ) -> Received:
     """A record of the log as the row that will be kept."""
-    if headers and _as_the_relay_sends(headers):
+    # As the relay sends: our own two last, and before them what most messages of a producer share, no trace of their own.
+    if (
+        headers
+        and len(headers) > 2
+        and headers[-1][0] == TM_POSITION
+        and headers[-2][0] == CE_ID
+        and headers[-3][0] != TRACEPARENT
+    ):
         given, number = headers[-2][1], headers[-1][1]
         source, carried = _usual(tuple(headers[:-2])) if len(headers) < _MANY else _shared(headers[:-2])
     else:
@@ -62,28 +75,20 @@ def received(
         # Kafka's time of the record too: in a topic that was made anew, the same place holds another message.
         name = given or f"{topic}/{partition}/{offset}@{logged_ms}".encode()
         id_, named = named_id(name), _text(name)
-    return Received(
-        id_,
-        f"kafka:{topic}" if source is None else source,
-        named,
-        topic,
-        partition,
-        offset,
-        int(number) if number and number.isdigit() and len(number) < _TOO_LONG else None,
-        key,
-        value,
-        carried,
-        _moment(logged_ms) if logged_ms >= 0 else None,
-    )
-
-
-def _as_the_relay_sends(headers: Headers) -> bool:
-    """Our own two last, and before them what most messages of a producer share: no trace of their own."""
-    return (
-        len(headers) > 2
-        and headers[-1][0] == TM_POSITION
-        and headers[-2][0] == CE_ID
-        and headers[-3][0] != TRACEPARENT
+    return Received._make(
+        (
+            id_,
+            f"kafka:{topic}" if source is None else source,
+            named,
+            topic,
+            partition,
+            offset,
+            int(number) if number and number.isdigit() and len(number) < _TOO_LONG else None,
+            key,
+            value,
+            carried,
+            _moment(logged_ms) if logged_ms >= 0 else None,
+        )
     )
 
 
@@ -130,10 +135,10 @@ def _uuid7(given: bytes) -> uuid.UUID | None:
         return None
     if not number >> _NAMED_BITS or number >> _UUID_BITS:
         return None
-    # What UUID's own constructor does at the end of its checks, at a third of the time.
-    id_ = object.__new__(uuid.UUID)
-    object.__setattr__(id_, "int", number)
-    object.__setattr__(id_, "is_safe", _UNKNOWN)
+    # What UUID's own constructor does at the end of its checks, at a fifth of the time.
+    id_ = _new_uuid(uuid.UUID)
+    _set_int(id_, number)
+    _set_is_safe(id_, _UNKNOWN)
     return id_
 
 
@@ -160,6 +165,20 @@ def key_hash(topic: str, key: bytes | None, id: uuid.UUID) -> int:
     digest = _keyed(topic).copy()
     digest.update(key)
     return int.from_bytes(digest.digest(), signed=True)
+
+
+class KeyHashes(dict[bytes, int]):
+    """`key_hash` of a topic's keys, which come again and again: each is worked out once."""
+
+    def __init__(self, topic: str) -> None:
+        super().__init__()
+        self._topic = topic
+
+    def __missing__(self, key: bytes) -> int:
+        if len(self) >= _KNOWN_KEYS:
+            self.clear()
+        found = self[key] = key_hash(self._topic, key, _NO_ID)
+        return found
 
 
 @lru_cache(maxsize=1024)

@@ -217,7 +217,8 @@ class Keeper:
 
     def _divided(self, tx: InboxTx, new: Sequence[Received]) -> tuple[list[Queued], list[Queued]]:
         """What to apply now, and what waits in the queue: all of it, or what is behind its key's unfinished."""
-        queued = [Queued(each, self._applier.key_hash(each)) for each in new]
+        key_hash, make = self._applier.key_hash, Queued._make
+        queued = [make((each, key_hash(each), None, 0)) for each in new]
         if self._config.deferred:
             return [], queued
         if not queued or not tx.any_queued():
