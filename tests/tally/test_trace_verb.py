@@ -9,7 +9,10 @@ def test_a_message_s_life_is_told_from_its_transaction_to_its_effect(journey: Jo
     first, second = journey.add(["alice", "alice"])
     code, told = journey.tallymark("trace", first, *journey.databases)
     assert (code, told["verdict"]) == (0, "pending")
-    assert [event["station"] for event in told["events"]] == ["outbox"]
+    assert [(event["station"], event.get("because")) for event in told["events"]] == [
+        ("outbox", None),
+        ("relay", "no relay has lane 0"),
+    ]
     journey.send()
     journey.receive()
     code, told = journey.tallymark("trace", first, *journey.databases)
