@@ -51,3 +51,17 @@ def test_told_once_it_hears_no_more_until_it_has_ended() -> None:
         work()
     assert stopped
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+@pytest.mark.parametrize("outlives", [True, False])
+def test_a_closed_terminal_ends_it_unless_it_was_started_to_outlive_it(outlives: bool) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN if outlives else signal.SIG_DFL)
+    ended = False
+    try:
+        with interruptible(signal.SIGHUP):
+            os.kill(os.getpid(), signal.SIGHUP)
+    except KeyboardInterrupt:
+        ended = True
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert ended is not outlives

@@ -58,7 +58,7 @@ def test_start_followed_to_the_letter_applies_it_and_accounts_for_it(reader: Rea
     reader.follow(START)
     is_applied(reader)
     told = reader.said["tallymark tally run"]
-    assert "1 messages" in told
+    assert "1 message in" in told
     assert "nothing is missing" in told
 
 

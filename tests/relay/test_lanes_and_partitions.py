@@ -60,6 +60,11 @@ def test_the_lane_count_changes_only_with_nothing_waiting(make_ground: MakeGroun
     done = run(*change)
     assert done.code == 0, done.err
     assert ground.value("select lanes from tallymark.outbox_identity") == 5
+    # What was sent under the old cut is found in the batch that sent it.
+    listed = run("outbox", "list", "--state", "sent", "--limit", "100", "--json", "--database", ground.url)
+    assert len(listed.json) == 60
+    before = dict(ground.query("select id::text, mod(slot, 2) from tallymark.outbox"))
+    assert {each["id"]: each["lane"] for each in listed.json} == before
     ground.add(120)
     ground.send_all()
     found = ground.compare()

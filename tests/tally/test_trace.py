@@ -121,6 +121,14 @@ def test_a_consumer_that_has_passed_it_and_lacks_it_has_lost_it() -> None:
     assert verdict(replace(lacking, outboxes_asked=1, passed=["ledger"])) is Verdict.LOST_IN_INBOX
 
 
+def test_what_a_consumer_no_longer_remembers_is_neither_lost_nor_late() -> None:
+    dropped = Records([SENT], consumers=["ledger"], forgotten=["ledger"], outboxes_asked=1)
+    assert verdict(dropped, after=61) is Verdict.CANNOT_KNOW
+    assert waiting(dropped) == [("inbox", "dropped by retention, or never kept", "ledger")]
+    assert verdict(replace(dropped, passed=["ledger"]), after=61) is Verdict.CANNOT_KNOW
+    assert verdict(replace(dropped, kept=[KEPT], effects=[DONE])) is Verdict.DELIVERED
+
+
 def test_an_inbox_row_without_an_outbox_row_is_a_phantom_only_where_an_outbox_was_asked() -> None:
     assert verdict(Records([], [KEPT], [DONE], outboxes_asked=1)) is Verdict.PHANTOM
     assert verdict(Records([], [KEPT], [DONE])) is Verdict.DELIVERED

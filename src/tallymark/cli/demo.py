@@ -57,7 +57,7 @@ def demo(
     # The display goes beside the result: --json leaves stdout to the one document.
     console = output.stderr() if json else output.stdout()
     try:
-        with interruptible(signal.SIGTERM), shown(board, console, quiet=json):
+        with interruptible(signal.SIGTERM, signal.SIGHUP), shown(board, console, quiet=json):
             outcome = lab.run(home, Wish(messages, seed, calm=calm, keep=keep), board)
     except Exception:
         output.remark(f"Seed {seed}. The data and all logs are kept in {home}.")

@@ -205,8 +205,12 @@ def _shown(status: ClusterStatus) -> list[RenderableType]:
 
 
 def _next_step(home: Path | None) -> list[str]:
+    from tallymark.local.shell import put_on_path
+
     option = f" --home {shlex.quote(str(home))}" if home else ""
+    line = put_on_path()
     return [
+        *([f"for your shell to find tallymark: {line}"] if line else []),
         *(
             [f"for other verbs to find it: export TALLYMARK_HOME={shlex.quote(str(home.absolute()))}"]
             if home

@@ -31,7 +31,8 @@ def interruptible(*signs: signal.Signals, once: bool = False) -> Iterator[None]:
     """Each of `signs` ends what runs within with KeyboardInterrupt; with `once`, only the first is heard.
 
     A signal may come while the C code of a client runs, which drops our KeyboardInterrupt and raises an error
-    of its own instead. So what fails after a signal was heard counts as interrupted by it.
+    of its own instead. So what fails after a signal was heard counts as interrupted by it. A closed terminal is not
+    heard by what was started to outlive it (nohup).
     """
     heard = False
 
@@ -43,7 +44,9 @@ def interruptible(*signs: signal.Signals, once: bool = False) -> Iterator[None]:
                 signal.signal(sign, signal.SIG_IGN)
         raise KeyboardInterrupt
 
-    before = {sign: signal.signal(sign, interrupt) for sign in signs}
+    to_outlive = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    heeded = [sign for sign in signs if not (sign is signal.SIGHUP and to_outlive)]
+    before = {sign: signal.signal(sign, interrupt) for sign in heeded}
     try:
         yield
     except Exception as error:

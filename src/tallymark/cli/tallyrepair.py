@@ -62,7 +62,7 @@ def repair(
     except ModuleNotFoundError as error:
         raise UsageError(
             f"`tallymark tally repair` needs the package {error.name}",
-            remedy="pip install 'tallymark[serve]'",
+            remedy="install Tallymark with its extra [serve]",
         ) from error
     with Client(source, token) as client:
         done = repairing.run(

@@ -83,7 +83,7 @@ class Verbs(TyperGroup):
                 raise
             raise UsageError(
                 f"`tallymark {verb.name}` needs the package {error.name}",
-                remedy="pip install 'tallymark[all]', or the extra that brings it.",
+                remedy="install Tallymark with its extra [all], or with the one that brings it",
             ) from error
         command = typer.main.get_command(app)
         command.name = verb.name

@@ -31,6 +31,7 @@ from tallymark.lab.soundings import Sampler, Soundings
 from tallymark.lab.stage import PARTITIONS, SPARK, Stage, Wish
 from tallymark.lab.traffic import Traffic
 from tallymark.local.cluster import LocalCluster
+from tallymark.local.shell import put_on_path
 from tallymark.store.postgres.findings import Findings
 
 _SETTLE_S = 180.0
@@ -86,7 +87,8 @@ def taken_down(stage: Stage, board: Board) -> Iterator[None]:
         raise
     finally:
         impatient = [
-            (number, signal.signal(number, signal.SIG_IGN)) for number in (signal.SIGINT, signal.SIGTERM)
+            (number, signal.signal(number, signal.SIG_IGN))
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
         ]
         try:
             stage.crew.close()
@@ -227,6 +229,8 @@ def _any_message(soundings: Soundings) -> str:
 def _try_next(stage: Stage, message: str) -> list[tuple[str, str]]:
     home, config = shlex.quote(str(stage.home)), shlex.quote(str(stage.config))
     which = "of the run" if stage.wish.calm else "whose relay was killed in mid-batch"
+    line = put_on_path()
+    found = [(line, "so that your shell finds tallymark")] if line else []
     look = [
         (f"export TALLYMARK_CONFIG={config}", "where all of it is"),
         (f"tallymark trace {message}", f"the life of a message {which}"),
@@ -235,6 +239,6 @@ def _try_next(stage: Stage, message: str) -> list[tuple[str, str]]:
     if stage.wish.keep:
         stop = shlex.quote(str(stage.home / "stop.sh"))
         status = ("tallymark relay status --database bank", "who relays what")
-        return [*look, status, (f"sh {stop}", "end all of it, and delete it")]
+        return [*found, *look, status, (f"sh {stop}", "end all of it, and delete it")]
     again = (f"tallymark local up --home {home}", "its data are kept until the next demo: start it again")
-    return [again, *look]
+    return [*found, again, *look]

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from tallymark.errors import Problem
 from tallymark.lab import kafkalook
 from tallymark.lab.bank import bank, naive_bank, naive_ledger
 from tallymark.lab.services import Service, must, until
@@ -97,7 +98,7 @@ def consumer_killed(scene: Scene) -> str:
     scene.note("waiting until a message's effect is made and not committed")
     scene.must(lambda: not armed.is_alive(), "ledger-2 dies between effect and commit")
     if "crash point apply.mid_handler" not in armed.log.read_text(errors="replace"):
-        return f"it ended by itself: {armed.last_words()}"
+        raise Problem(f"ledger-2 ended by itself, and was not killed: {armed.last_words()}")
     began = time.monotonic()
     scene.note("Kafka gives the dead one's partitions to the other process")
     scene.must(scene.caught_up("ledger"), "the other ledger process takes over")

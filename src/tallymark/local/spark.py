@@ -256,14 +256,14 @@ def spark_home() -> Path:
     spec = find_spec("pyspark")  # found, not imported: importing it takes a second and a half
     for folder in (spec.submodule_search_locations or []) if spec else []:
         return Path(folder)
-    raise UsageError("Spark was not found", remedy="Install it with: pip install 'tallymark[local]'")
+    raise UsageError("Spark was not found", remedy="install Tallymark with its extra [local]")
 
 
 def scala_version() -> str:
     """The Scala that this Spark is made for, as its jars say: spark-core_2.13-4.0.0.jar."""
     for jar in (spark_home() / "jars").glob("spark-core_*.jar"):
         return jar.name.removeprefix("spark-core_").partition("-")[0]
-    raise UsageError("Spark's jars were not found", remedy="Install it with: pip install 'tallymark[local]'")
+    raise UsageError("Spark's jars were not found", remedy="install Tallymark with its extra [local]")
 
 
 def wait_listening(server: SparkServer) -> None:

@@ -73,7 +73,7 @@ class Metrics:
     def render(self) -> bytes:
         """The Prometheus text form of everything counted so far."""
         if self._registry is None:
-            return b"# prometheus-client is not installed: pip install 'tallymark[kafka]'\n"
+            return b"# prometheus-client is not installed: install Tallymark with its extra [kafka]\n"
         from prometheus_client import generate_latest
 
         return generate_latest(self._registry)

@@ -106,7 +106,7 @@ def spark_submit() -> Path:
         if (folder / "bin" / "spark-submit").is_file():
             return folder / "bin" / "spark-submit"
     raise UsageError(
-        "spark-submit was not found", remedy="pip install 'tallymark[pipeline]', or set SPARK_HOME"
+        "spark-submit was not found", remedy="install Tallymark with its extra [pipeline], or set SPARK_HOME"
     )
 
 

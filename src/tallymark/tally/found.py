@@ -130,6 +130,8 @@ class Records:
     # The lowest position that all of these outboxes still keep; and consumers that have passed its place in the log.
     outbox_from: int = 1
     passed: Sequence[str] = ()
+    # Consumers whose database has dropped what was kept at its time.
+    forgotten: Sequence[str] = ()
 
     @property
     def topic(self) -> str | None:

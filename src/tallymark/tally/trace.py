@@ -174,7 +174,10 @@ def _awaited_by(records: Records) -> Iterator[TraceEvent]:
     if not any(row.sent_at is not None or row.parked == ParkedState.SENT for row in records.written):
         return
     for consumer in sorted(set(records.consumers) - {each.consumer for each in records.received}):
-        missing = "passed, and not kept" if consumer in records.passed else "not kept yet"
+        if consumer in records.forgotten:
+            missing = "dropped by retention, or never kept"
+        else:
+            missing = "passed, and not kept" if consumer in records.passed else "not kept yet"
         yield TraceEvent(None, "inbox", missing, {"consumer": consumer})
 
 
@@ -258,7 +261,9 @@ def _verdict(records: Records, now: datetime, late_after: timedelta) -> Verdict:
             **common,
             owed=True,
             kept=sum(each.consumer == consumer for each in records.kept),
-            passed=consumer in records.passed,
+            # Retention drops nothing that the log could still bring: what it has dropped was passed.
+            passed=consumer in records.passed or consumer in records.forgotten,
+            forgotten_in_inbox=consumer in records.forgotten,
             effects=sum(each.outcome == "applied" for each in effects),
             finished=len(effects),
             queued=len(queue),

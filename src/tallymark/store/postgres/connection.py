@@ -138,7 +138,7 @@ def explain(error: psycopg.Error, url: str) -> TallymarkError:  # noqa: PLR0911 
     if code in ("42P01", "3F000", "42883"):
         return SchemaMismatch(
             f"the schema is missing or incomplete in {where}: {_primary(error)}",
-            remedy="run `tallymark init --database NAME|URL` for it",
+            remedy="run `tallymark init --database …` with its name or URL",
         )
     if code is None or is_gone(error):
         return Unreachable(

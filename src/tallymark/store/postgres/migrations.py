@@ -175,7 +175,10 @@ def require_schema(connection: Connection, schema: str, role: Role) -> None:
         what = f"{where} is older than this Tallymark: it lacks migration {min(needed - applied)}"
     else:
         what = f"{where} has no tables for a {role}"
-    raise SchemaMismatch(what, remedy=f"run `tallymark init --role {role} --database NAME|URL` for it")
+    name = connection.info.dbname
+    raise SchemaMismatch(
+        what, remedy=f"run `tallymark init --role {role} --database {name}` for it, or with its URL"
+    )
 
 
 def _refuse_newer(schema: str, applied: set[int]) -> None:

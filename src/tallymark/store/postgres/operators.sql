@@ -125,7 +125,7 @@ select o.id::text
   left join {schema}.parked p on p.position = o.position
   left join lateral (
       select b.state from {schema}.batches b
-       where b.covered >= o.position and b.lane = mod(o.slot, i.lanes) and b.after_position < o.position
+       where b.covered >= o.position and b.lane = mod(o.slot, coalesce(b.lanes, i.lanes)) and b.after_position < o.position
          and b.upto >= o.position and (b.kind = 'range' or b.topic = o.topic) and o.topic <> all(b.without_topics)
        order by b.covered, b.number limit 1
   ) b on p.position is null and %(state)s::text is not null

@@ -19,7 +19,8 @@ select topic, max_message_bytes from {schema}.topics where topic = any(cast(%s a
 
 -- name: status
 -- A message's state is derived: parked first (it has left its batch), then the batch that covers its position,
--- else pending. A topic that was held is covered only by the catch-up that names it.
+-- else pending. A topic that was held is covered only by the catch-up that names it. Its lane is that of the number of
+-- lanes that the batch was claimed under; of what is in no batch, today's.
 with found as (
     select o.position, o.id, o.slot, o.topic, o.key, o.created_at, null::text as parked, null::text as reason,
            null::bigint as retry_batch
@@ -30,14 +31,14 @@ with found as (
 ),
 -- The newest row of a message that was sent again; of a row that is parked, its standing there.
 one as (select * from found order by position desc, parked nulls last limit 1),
-placed as (select one.*, mod(one.slot, i.lanes) as lane from one, {schema}.outbox_identity i)
-select p.id, p.topic, p.key, p.position, p.lane, p.created_at, p.parked, p.reason,
+placed as (select one.*, i.lanes from one, {schema}.outbox_identity i)
+select p.id, p.topic, p.key, p.position, coalesce(b.lane, mod(p.slot, p.lanes)), p.created_at, p.parked, p.reason,
        coalesce(p.retry_batch, b.number), b.state, b.sent_at
   from placed p
   left join lateral (
-      select b.number, b.state, b.sent_at
+      select b.number, b.lane, b.state, b.sent_at
         from {schema}.batches b
-       where b.covered >= p.position and b.lane = p.lane
+       where b.covered >= p.position and b.lane = mod(p.slot, coalesce(b.lanes, p.lanes))
          and case when p.retry_batch is not null then b.number = p.retry_batch
                   else p.parked is null and b.after_position < p.position and b.upto >= p.position
                        and (b.kind = 'range' or b.topic = p.topic) and p.topic <> all(b.without_topics) end

@@ -166,10 +166,10 @@ with mine as (
        and marked.topic <> all(marked.without_topics)
 ), claimed as (
     insert into {schema}.batches (covered, lane, number, token, kind, after_position, upto, topic, without_topics,
-                                  messages, mode, state, owner, epoch)
+                                  messages, mode, state, owner, epoch, lanes)
     select %(claim_covered)s, mine.lane, %(claim_number)s, %(claim_token)s::uuid, %(claim_kind)s, %(claim_after)s,
            %(claim_upto)s, %(claim_topic)s, %(claim_without)s::text[], %(claim_messages)s, %(claim_mode)s, 'sending',
-           %(owner)s, %(epoch)s
+           %(owner)s, %(epoch)s, %(lanes)s
       from mine where %(claim_number)s::bigint is not null
 ), parked as (
     insert into {schema}.parked (position, id, slot, topic, key, value, headers, partition, created_at, state, reason,
@@ -276,9 +276,9 @@ with freeable as materialized (
     returning p.position
 ), claimed as (
     insert into {schema}.batches (covered, lane, number, token, kind, after_position, upto, messages, mode, state,
-                                  owner, epoch)
+                                  owner, epoch, lanes)
     select mine.covered, mine.lane, %(number)s, %(token)s::uuid, 'retry', mine.covered, mine.covered,
-           (select count(*) from freed), %(mode)s, 'sending', %(owner)s, %(epoch)s
+           (select count(*) from freed), %(mode)s, 'sending', %(owner)s, %(epoch)s, %(lanes)s
       from mine
 )
 select covered, (select count(*) from freed) from mine

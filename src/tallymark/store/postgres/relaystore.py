@@ -133,6 +133,7 @@ class PostgresRelayStore(LaneStore[Session]):
         parameters = {
             **owner_values(lane),
             "slots": self._slots(lane),
+            "lanes": self._lanes,
             "number": claim.number,
             "token": claim.token,
             "mode": str(claim.mode),

@@ -26,13 +26,13 @@ select position, created_at from {schema}.outbox where position >= %(position)s 
 -- it (as in outbox.sql). The stretch is bounded by whoever asks: no question reads more than that. The number of lanes
 -- is given: joined from its table, the planner would sort what the index has in order already.
 select o.position, o.id, o.topic, o.key, o.partition, o.created_at, octet_length(o.value),
-       mod(o.slot, %(lanes)s) as lane, coalesce(p.retry_batch, b.number), p.state, b.state, b.sent_at, p.reason
+       coalesce(b.lane, mod(o.slot, %(lanes)s)) as lane, coalesce(p.retry_batch, b.number), p.state, b.state, b.sent_at, p.reason
   from {schema}.outbox o
   left join lateral (
        select p.state, p.reason, p.retry_batch from {schema}.parked p where p.position = o.position) p on true
   left join lateral (
-       select b.number, b.state, b.sent_at from {schema}.batches b
-        where b.covered >= o.position and b.lane = mod(o.slot, %(lanes)s)
+       select b.number, b.lane, b.state, b.sent_at from {schema}.batches b
+        where b.covered >= o.position and b.lane = mod(o.slot, coalesce(b.lanes, %(lanes)s))
           and case when p.retry_batch is not null then b.number = p.retry_batch
                    else p.state is null and b.after_position < o.position and b.upto >= o.position
                         and (b.kind = 'range' or b.topic = o.topic) and o.topic <> all(b.without_topics) end

@@ -25,6 +25,7 @@ from tallymark.store.postgres.connection import Connection, connect, explain
 from tallymark.store.queries import load
 from tallymark.store.sqlite.schema import is_sqlite
 from tallymark.tally.found import DeadLetter, Deed, Effect, KeptRow, Records, Unfinished, WrittenRow
+from tallymark.tally.history import id_ms
 from tallymark.tally.trace import LATE_AFTER, Trace, life_of
 
 _UUID7 = 7
@@ -62,7 +63,7 @@ class Tracer:
                 found += self._found(connection, name, id, here)
         if now is None:
             raise AssertionError("at least one database was asked")
-        records = self._with_readers(_merged(found), inboxes)
+        records = self._with_readers(id, _merged(found), inboxes)
         return life_of(id, records, now=now, late_after=self._late_after)
 
     @contextmanager
@@ -88,18 +89,25 @@ class Tracer:
                     kept += [row[0] for row in connection.execute(self._sql["ids_kept"], parameters)]
         return list(dict.fromkeys(written or kept))[:limit]
 
-    def _with_readers(self, records: Records, inboxes: Sequence[str]) -> Records:
-        """With who reads its topic, and which of them have passed it."""
+    def _with_readers(self, id: str, records: Records, inboxes: Sequence[str]) -> Records:
+        """With who reads its topic, which of them have passed it, and which no longer remember its time."""
         if records.topic is None:
             return records
         partition, offset = records.place or (None, None)
         asked = {"topic": records.topic, "partition": partition, "offset": offset}
-        readers: dict[str, bool] = {}
+        made = id_ms(id)
+        readers, passed, forgotten = set(), set(), set()
         for name in inboxes:
             with self._looking(name) as connection:
-                readers |= dict(connection.execute(self._sql["readers"], asked).fetchall())
-        passed = sorted(name for name, has_passed in readers.items() if has_passed)
-        return dataclasses.replace(records, consumers=sorted(readers), passed=passed)
+                for consumer, kept_from, has_passed in connection.execute(self._sql["readers"], asked):
+                    readers.add(consumer)
+                    if has_passed:
+                        passed.add(consumer)
+                    if made is not None and made < kept_from.timestamp() * 1000:
+                        forgotten.add(consumer)
+        return dataclasses.replace(
+            records, consumers=sorted(readers), passed=sorted(passed), forgotten=sorted(forgotten)
+        )
 
     def _found(self, connection: Connection, name: str, id: str, here: tuple[Any, ...]) -> list[Records]:
         has_outbox, has_inbox, has_certificates, _, outbox_from = here

@@ -16,25 +16,24 @@ with found as (
       from {schema}.parked p where p.id = %(id)s
        and not exists (select from {schema}.outbox o where o.position = p.position)
 ), placed as (
-    select f.*, mod(f.slot, i.lanes) as lane, p.state as parked, p.reason, p.parked_at, p.changed_at, p.retry_batch
+    select f.*, i.lanes, p.state as parked, p.reason, p.parked_at, p.changed_at, p.retry_batch
       from found f cross join {schema}.outbox_identity i
       left join {schema}.parked p on p.position = f.position
 )
-select p.position, p.topic, p.key, p.lane, p.created_at, p.resend, p.committed, b.number, b.kind, b.mode, b.state, b.owner,
+select p.position, p.topic, p.key, coalesce(b.lane, mod(p.slot, p.lanes)), p.created_at, p.resend, p.committed, b.number, b.kind, b.mode, b.state, b.owner,
        b.claimed_at, b.sent_at, b.receipt_offset, b.in_doubt, p.parked, p.reason, p.parked_at, p.changed_at,
-       -- Not of what was covered before the lanes were cut anew: no batch of today's lane has it.
        case when b.number is null and p.parked is null then coalesce(
            (select 'topic ' || h.topic || ' is ' || h.state || ': ' || h.reason from {schema}.topic_holds h
-             where h.lane = p.lane and h.topic = p.topic and h.from_position < p.position),
+             where h.lane = mod(p.slot, p.lanes) and h.topic = p.topic and h.from_position < p.position),
            (select case when l.halted is not null then 'lane ' || l.lane || ' is halted: ' || l.halted
                         when l.paused then 'lane ' || l.lane || ' is paused'
                         when l.owner is null or l.lease_until < clock_timestamp() then 'no relay has lane ' || l.lane
                         else 'its turn has not come yet'
-                   end from {schema}.lanes l where l.lane = p.lane and l.covered < p.position)) end
+                   end from {schema}.lanes l where l.lane = mod(p.slot, p.lanes) and l.covered < p.position)) end
   from placed p
   left join lateral (
       select b.* from {schema}.batches b
-       where b.covered >= p.position and b.lane = p.lane
+       where b.covered >= p.position and b.lane = mod(p.slot, coalesce(b.lanes, p.lanes))
          and case when p.retry_batch is not null then b.number = p.retry_batch
                   else p.parked is null and b.after_position < p.position and b.upto >= p.position
                        and (b.kind = 'range' or b.topic = p.topic) and p.topic <> all(b.without_topics) end
@@ -79,11 +78,11 @@ select consumer, state, attempts, reason, topic, partition, "offset", died_at, c
 
 -- name: readers
 -- Who reads a topic, by what they said at their last start; and whether they have passed a place in it, where one is
--- known, and had begun before it.
-select c.name, exists (select from {schema}.positions p
+-- known, and had begun before it; and since when their database remembers what they kept.
+select c.name, i.kept_from, exists (select from {schema}.positions p
                         where p.consumer = c.name and p.topic = %(topic)s and p.partition = %(partition)s
                           and p.next_offset > %(offset)s and coalesce(p.start_offset, 0) <= %(offset)s)
-  from {schema}.consumers c where %(topic)s = any(c.topics) order by c.name
+  from {schema}.consumers c, {schema}.inbox_identity i where %(topic)s = any(c.topics) order by c.name
 
 -- name: ids_written
 select id::text from {schema}.outbox

@@ -107,7 +107,7 @@ class PostgresWriter:
             if code in _SCHEMA_MISSING and self._schema in str(error):
                 raise SchemaMismatch(
                     f"there is no outbox in schema {self._schema} of this database",
-                    remedy="run `tallymark init --role producer --database NAME|URL` for it",
+                    remedy="run `tallymark init --role producer --database …` with its name or URL",
                 ) from error
             raise
 
