@@ -64,5 +64,9 @@ class Backoff:
 
 
 def fair_share(lanes: int, relays: int) -> int:
-    """How many lanes one of `relays` may hold, so that nobody starves and none is left over."""
+    """How many lanes one of `relays` may hold at most, so that none is left over and no relay has more work than it must.
+
+    Rounded up for everyone: of four lanes and three relays one relay may stand by. Were it rounded down for some, a relay
+    that lives but cannot work would keep lanes from those that can.
+    """
     return math.ceil(lanes / max(1, relays))

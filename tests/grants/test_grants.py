@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from datetime import timedelta
 from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
 import pytest
 
+from tallymark.errors import AccessDenied
 from tallymark.lifecycle import MessageState, Role
 from tallymark.message import Entry, new_id
 from tallymark.outbox.ports import AddOptions
 from tallymark.store.postgres.migrations import apply_grants, migrate
 from tallymark.store.postgres.relaystore import PostgresRelayStore
+from tallymark.store.postgres.retention import Retention
 from tallymark.store.postgres.writer import PostgresWriter
 
 PASSWORD = "only-for-this-test"
@@ -87,3 +90,24 @@ def test_a_relay_takes_reads_and_claims(logins: dict[str, str]) -> None:
         assert store.move_due(10) == 0
     finally:
         store.close()
+
+
+@pytest.mark.parametrize("first", ["a-relay", "z-relay"])
+def test_whoever_has_the_rights_keeps_house_though_another_is_first_by_name(
+    database: str, logins: dict[str, str], first: str
+) -> None:
+    """Else nobody would, and writers would find no partition one day."""
+    with psycopg.connect(database) as owner:
+        for name in ("owners-relay", first):
+            owner.execute(
+                "insert into tallymark.relays (owner, host, pid, mode, version, seen_until)"
+                " values (%s, '', 1, 'sync', '', now() + interval '1 hour')",
+                [name],
+            )
+        owner.execute("select setval('tallymark.outbox_position', 40000000)")
+    if first == "a-relay":
+        with pytest.raises(AccessDenied):
+            Retention(logins["relay"], keep=timedelta(days=7), owner=first).run_once()
+    else:
+        assert Retention(logins["relay"], keep=timedelta(days=7), owner=first).run_once().made == 0
+    assert Retention(database, keep=timedelta(days=7), owner="owners-relay").run_once().made > 0

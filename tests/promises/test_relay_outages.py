@@ -130,3 +130,28 @@ def test_no_broker_for_long_costs_no_memory(ground: Ground, cluster: LocalCluste
     found = ground.compare()
     assert found.expected == MESSAGES + 220_000
     assert found.is_clean, found
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("point", ["relay.before_kafka_commit", "relay.before_claim"])
+def test_it_leaves_in_seconds_though_no_broker_answers(
+    ground: Ground, cluster: LocalCluster, point: str
+) -> None:
+    """In mid-commit, and while it waits to fence: what was begun is left in doubt, and the lane is given back."""
+    ground.add(MESSAGES)
+    with ground.relay(crash_point=f"{point}:3:stop", lease_seconds=60) as relay:
+        relay.wait_stopped()
+        try:
+            for broker in cluster.brokers:
+                broker.kill()
+            relay.cont()
+            if point == "relay.before_claim":
+                relay.wait_output("tries again in", within=120)
+            relay.terminate()
+            assert relay.wait(15) == 0, relay.output
+            assert ground.value("select count(*) from tallymark.lanes where owner is not null") == 0
+        finally:
+            cluster.up()
+    ground.send_all(within=120)
+    found = ground.compare()
+    assert found.is_clean, found

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
@@ -13,6 +15,7 @@ from tallymark.cli.relay import _config
 from tallymark.errors import OutcomeUnknown
 from tallymark.lifecycle import BatchKind, Mode
 from tallymark.relay.config import RelayConfig
+from tallymark.relay.lane import LaneWorker
 from tests.cli.conftest import Run
 from tests.relay.ground import QUICK, Ground, until_idle
 
@@ -29,7 +32,9 @@ def left_in_doubt(ground: Ground, point: str) -> None:
     ground.query("update tallymark.lanes set owner = null")
 
 
-def test_what_could_not_be_sent_for_so_long_is_failed_and_can_be_retried(ground: Ground, run: Run) -> None:
+@contextmanager
+def tried_in_vain(ground: Ground) -> Iterator[LaneWorker]:
+    """A lane whose batch was refused when it was sent, at once after its claim: an hour ago."""
     kafka = ground.kafka()
     with ground.worker(HASTY, kafka=kafka) as worker:
         until_idle(worker)
@@ -41,6 +46,21 @@ def test_what_could_not_be_sent_for_so_long_is_failed_and_can_be_retried(ground:
         stranger.close()
         ground.query(AN_HOUR_AGO)
         worker.reset()
+        yield worker
+
+
+def test_what_could_not_be_tried_for_so_long_is_tried_before_it_is_given_up(ground: Ground) -> None:
+    """Kafka was away: its first answer must not be the end of what it could take now."""
+    with tried_in_vain(ground) as worker:
+        until_idle(worker)
+    assert ground.query("select 1 from tallymark.parked") == []
+    assert ground.compare().is_clean
+
+
+def test_what_could_not_be_sent_for_so_long_is_failed_and_can_be_retried(ground: Ground, run: Run) -> None:
+    with tried_in_vain(ground) as worker:
+        # And once more, an hour after its claim.
+        worker.dispatcher._tried = dict.fromkeys(worker.dispatcher._tried, 3600.0)
         until_idle(worker)
         assert ground.log() == []
         parked = ground.query("select state, reason, count(*) from tallymark.parked group by 1, 2")
@@ -60,7 +80,7 @@ def test_without_receipts_what_is_given_up_is_said_to_be_unknown(ground: Ground)
     ground.add(20)
     with ground.worker(replace(HASTY, mode=Mode.CALLBACK)) as worker:
         batch = worker.ledger.claim(worker.ledger.batch(BatchKind.RANGE, 0, 20, messages=20))
-        worker.dispatcher._tried.add(batch.number)  # and nobody knows what became of it
+        worker.dispatcher._tried[batch.number] = 3600.0  # and nobody knows what became of it
         ground.query(AN_HOUR_AGO)
         until_idle(worker)
     ((reason, count),) = ground.query("select reason, count(*) from tallymark.parked group by 1")

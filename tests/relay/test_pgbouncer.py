@@ -115,3 +115,13 @@ def test_a_late_commit_through_a_pooler_is_not_passed(ground: Ground, pooled: st
     found = ground.compare()
     assert found.expected == 72
     assert found.is_clean, found
+
+
+def test_nobody_waits_to_be_woken_through_a_pooler(ground: Ground, pooled: str) -> None:
+    ground.query("update tallymark.outbox_identity set notify = true")
+    with ground.relay(url=pooled, notify="true") as relay:
+        assert relay.wait() == 2, relay.output
+        assert "nobody can be woken through a pooler" in relay.output
+    with ground.relay(notify="true") as relay:
+        ground.add(5)
+        ground.wait_sent()

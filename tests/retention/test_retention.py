@@ -227,3 +227,21 @@ def test_a_writer_never_waits_for_it(outbox: str, store: PostgresRelayStore) -> 
     assert failures == []
     assert added
     assert partitions(outbox)[0] >= 900
+
+
+def test_names_are_remembered_for_ever_or_for_as_long_as_was_said(outbox: str) -> None:
+    add_named = "select tallymark.outbox_add('t', ''::bytea, dedup_key => %s)"
+    with psycopg.connect(outbox) as tx:
+        for name in ("old", "young"):
+            tx.execute(add_named, [name])
+        tx.execute(
+            "update tallymark.dedup_keys set added_at = now() - interval '8 days' where dedup_key = 'old'"
+        )
+    Retention(outbox, keep=A_WEEK).run_once()
+    with psycopg.connect(outbox) as tx, pytest.raises(psycopg.Error):
+        tx.execute(add_named, ["old"])
+    Retention(outbox, keep=A_WEEK, keep_names=A_WEEK).run_once()
+    with psycopg.connect(outbox) as tx:
+        tx.execute(add_named, ["old"])
+    with psycopg.connect(outbox) as tx, pytest.raises(psycopg.Error):
+        tx.execute(add_named, ["young"])

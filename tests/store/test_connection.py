@@ -63,3 +63,15 @@ def test_what_is_never_acknowledged_ends_the_connection(database: str) -> None:
             assert wire.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 25_000
         finally:
             wire.detach()
+
+
+@pytest.mark.parametrize(("default", "ours"), [("off", "on"), ("remote_apply", "remote_apply")])
+def test_a_commit_of_ours_waits_for_the_disk_whatever_the_database_says(
+    database: str, default: str, ours: str
+) -> None:
+    """Else a claim that Kafka's commit followed could be gone after a crash."""
+    with psycopg.connect(database, autocommit=True) as owner:
+        name = owner.info.dbname
+        owner.execute(f'alter database "{name}" set synchronous_commit = {default}'.encode())
+    with connect(database, application="tests") as connection:
+        assert connection.execute("show synchronous_commit").fetchone() == (ours,)

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from tallymark.errors import Stale
-from tallymark.lifecycle import BatchKind, HoldState
+from tallymark.lifecycle import BatchKind, HoldState, Role
 from tallymark.relay.ports import Batch, Exclusion, Hold, Lane, RelayStore
 from tallymark.store.postgres.migrations import migrate
 from tallymark.store.postgres.relaystore import PostgresRelayStore
@@ -94,3 +94,35 @@ def test_a_message_discarded_while_a_retry_claims_it_is_not_sent(database: str) 
         (3, "sent"),
     ]
     ground.close()
+
+
+def test_one_relay_at_a_time_moves_what_is_due(database: str) -> None:
+    """Two at once would give a key's later message the lower position."""
+    migrate(database, role=Role.PRODUCER, lanes=1, partitions_ahead=2)
+    store = PostgresRelayStore(database)
+    with psycopg.connect(database) as other:
+        other.execute("select tallymark.outbox_add('t', ''::bytea, due_at => now() - interval '1 s')")
+        other.commit()
+        other.execute("select pg_advisory_xact_lock(hashtextextended('tallymark delayed', 0))")
+        assert store.move_due(10) == 0
+        other.commit()
+        assert store.move_due(10) == 1
+    store.close()
+
+
+def test_what_falls_due_at_one_time_is_moved_in_the_order_of_its_adding(database: str) -> None:
+    """Not as it lies in the table."""
+    migrate(database, role=Role.PRODUCER, lanes=1, partitions_ahead=2)
+    store = PostgresRelayStore(database)
+    with psycopg.connect(database) as tx:
+        added = [
+            tx.execute("select tallymark.outbox_add('t', ''::bytea, due_at => '2026-01-01')").fetchone()
+            for _ in range(20)
+        ]
+        for id_ in reversed(added):  # each goes behind the others
+            for moment in ("2026-01-02", "2026-01-01"):
+                tx.execute("update tallymark.delayed set due_at = %s where id = %s", [moment, *(id_ or ())])
+    assert store.move_due(100) == 20
+    with psycopg.connect(database) as tx:
+        assert tx.execute("select id from tallymark.outbox order by position").fetchall() == added
+    store.close()

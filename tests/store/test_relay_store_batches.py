@@ -347,3 +347,41 @@ def test_what_is_parked_already_stays_as_it_is(ground: Ground, store: RelayStore
         (2, "waiting", "waits"),
         (3, "waiting", "waits"),
     ]
+
+
+def test_a_retry_waits_for_what_is_held_before_it(ground: Ground, store: RelayStore, lane: Lane) -> None:
+    """Its key's earlier messages are held with their topic: they go first, by the catch-up."""
+    held = ground.add(3, topic="held")
+    batch = next_batch(lane, 3, messages=3)
+    lane = store.advance(lane, claim=batch)
+    batch = store.exclude(lane, batch, Exclusion(failed={2: "too large"}, waiting={3: "waits"}))
+    batch = store.exclude(lane, batch, Exclusion(topics={"held": "no right to it"}))
+    lane = store.advance(lane, mark=batch)
+    ground.sql("update ~parked set state = 'retrying' where position = 2")
+    retry = next_batch(lane, lane.covered, kind=BatchKind.RETRY)
+    assert store.claim_retry(lane, retry, 10)[1] is None
+    store.update_hold(lane, Hold("held", HoldState.CATCHING_UP, 0, "put right"))
+    assert store.claim_retry(lane, retry, 10)[1] is None
+    catch = next_batch(lane, 3, after=0, kind=BatchKind.TOPIC, topic="held", covered=3, messages=1)
+    lane = store.advance(lane, claim=catch)
+    assert ids(store.contents(catch)) == held[:1]
+    lane = store.advance(lane, mark=catch)
+    lane, claimed = store.claim_retry(lane, next_batch(lane, lane.covered, kind=BatchKind.RETRY), 10)
+    assert claimed is not None
+    assert ids(store.contents(claimed)) == held[1:]
+
+
+def test_a_batch_is_adopted_by_another_mode_under_its_version(
+    ground: Ground, store: RelayStore, lane: Lane
+) -> None:
+    ground.add(2)
+    batch = next_batch(lane, 2, messages=2, mode=Mode.CALLBACK)
+    lane = store.advance(lane, claim=batch)
+    adopted = store.adopt(lane, batch, Mode.TRANSACTIONAL)
+    (unsent,) = store.unsent(lane)
+    assert replace(unsent, age_s=0.0) == adopted
+    assert (adopted.mode, adopted.version) == (Mode.TRANSACTIONAL, batch.version + 1)
+    with pytest.raises(Stale):
+        store.adopt(lane, batch, Mode.SYNC)
+    with pytest.raises(Stale):
+        store.adopt(replace(lane, epoch=lane.epoch - 1), adopted, Mode.SYNC)

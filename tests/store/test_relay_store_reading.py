@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -137,3 +137,15 @@ def test_delayed_messages_are_moved_when_due_in_the_order_of_their_times(
     with ground.transaction() as tx:
         assert str(ground.outbox.state(tx, never)) == "delayed"
         assert str(ground.outbox.state(tx, first)) == "pending"
+
+
+def test_delayed_messages_of_one_time_are_moved_in_the_order_of_their_adding(
+    ground: Ground, store: RelayStore, lane: Lane
+) -> None:
+    noon = datetime.now(UTC) - timedelta(seconds=1)
+    with ground.transaction() as tx:
+        added = [ground.outbox.add(tx, "t", b"", key="k", deliver_after=noon) for _ in range(30)]
+    assert store.move_due(10) == 10
+    assert store.move_due(100) == 20
+    rows = store.read(lane, 0, store.frontier(0), 100, 100_000).rows
+    assert [row[1] for row in rows] == [str(id_) for id_ in added]

@@ -6,11 +6,14 @@ from __future__ import annotations
 
 from tallymark.broker import faults, profiles
 from tallymark.broker.kafka import KafkaException, Producer
+from tallymark.broker.patience import Patience
 from tallymark.broker.verdicts import DENIED
 from tallymark.errors import AccessDenied, Unreachable
 from tallymark.relay.ports import Identity
 
 _CHECK_WITHIN_S = 30.0
+# In slices: whoever is told to stop meanwhile does not wait for the rest.
+_SLICE_S = 1.0
 
 
 def transactional_ids(identity: Identity, lane: int | str) -> tuple[str, str]:
@@ -18,12 +21,17 @@ def transactional_ids(identity: Identity, lane: int | str) -> tuple[str, str]:
     return name, f"{name}.b"
 
 
-def fence(producer: Producer, within_s: float) -> None:
+def fence(producer: Producer, patience: Patience) -> None:
     """Shut out every earlier producer of this id, and abort what it left open."""
-    try:
-        producer.init_transactions(within_s)
-    except KafkaException as error:
-        raise _not_fenced(error) from error
+    goes_on = patience.begin()
+    while True:
+        try:
+            producer.init_transactions(_SLICE_S)
+            return
+        except KafkaException as error:
+            # What has timed out goes on in the client, and is asked for again.
+            if not (faults.error_of(error).retriable() and goes_on()):
+                raise _not_fenced(error) from error
 
 
 def may_use_transactions(client: profiles.Client, identity: Identity) -> None:
@@ -31,7 +39,7 @@ def may_use_transactions(client: profiles.Client, identity: Identity) -> None:
     profile = profiles.transactional_producer(
         client, transactional_id=transactional_ids(identity, "check")[0]
     )
-    fence(Producer(profile), _CHECK_WITHIN_S)
+    fence(Producer(profile), Patience(_CHECK_WITHIN_S))
 
 
 def _not_fenced(error: KafkaException) -> Exception:

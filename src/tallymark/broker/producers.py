@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from tallymark.broker import fencing, profiles
 from tallymark.broker.kafka import KafkaException, Producer
+from tallymark.broker.patience import Patience
 from tallymark.policy import ModePolicy
 from tallymark.relay.ports import Identity, TopicRecord
 
@@ -53,6 +54,7 @@ class LaneProducers:
         ids = fencing.transactional_ids(settings.identity, settings.lane) if transactional else (None,)
         self._seats = deque(_Seat(id_, Producer(self._profile(id_))) for id_ in ids)
         self._retired: Producer | None = None
+        self.patience = Patience(settings.transaction_timeout_s)
 
     @property
     def now(self) -> Producer:
@@ -67,7 +69,7 @@ class LaneProducers:
     def fence(self) -> None:
         """Shut out every earlier producer of the lane, whichever of its ids it went by."""
         for seat in self._seats:
-            fencing.fence(seat.producer, self._settings.transaction_timeout_s)
+            fencing.fence(seat.producer, self.patience)
 
     def renew(self) -> None:
         """Nothing of the open transaction remains: a new producer aborts it when it fences this one.
@@ -99,7 +101,9 @@ class LaneProducers:
     def _profile(self, id_: str | None) -> profiles.Profile:
         client, timeout_ms = self._settings.client, int(self._settings.transaction_timeout_s * 1000)
         if id_ is None:
-            profile = profiles.idempotent_producer(client, message_timeout_ms=timeout_ms)
+            # Never one by one: a later message of a key could be delivered where an earlier one has just expired. A
+            # batch is waited for as a whole, and what is left of it then is thrown away.
+            profile = profiles.idempotent_producer(client, message_timeout_ms=0)
         else:
             profile = profiles.transactional_producer(
                 client, transactional_id=id_, transaction_timeout_ms=timeout_ms

@@ -18,7 +18,6 @@ fences anew, so it is for the lane's owner only, in the thread that knows of the
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -53,10 +52,11 @@ class _Headings(dict[str, Pairs]):
     """Headers as Kafka takes them, by their text. Most messages of a service share theirs: parsed once."""
 
     def __missing__(self, text: str) -> Pairs:
-        if len(self) >= _KNOWN_HEADINGS:
-            self.clear()
         pairs: Pairs = list(kafka_headers(text))
-        self[text] = pairs
+        if len(text) <= _LONGEST_KNOWN:
+            if len(self) >= _KNOWN_HEADINGS:
+                self.clear()
+            self[text] = pairs
         return pairs
 
 
@@ -68,9 +68,11 @@ class _Placing(dict[bytes, int]):
         self.partitions = partitions
 
     def __missing__(self, key: bytes) -> int:
-        if len(self) >= _KNOWN_KEYS:
-            self.clear()
-        partition = self[key] = partition_of(key, self.partitions)
+        partition = partition_of(key, self.partitions)
+        if len(key) <= _LONGEST_KNOWN:
+            if len(self) >= _KNOWN_KEYS:
+                self.clear()
+            self[key] = partition
         return partition
 
 
@@ -79,8 +81,10 @@ _O = TypeVar("_O", bound=Outcome)
 _COMMIT_SLICE_S = 1.0
 # So many messages are handed to the client before its reports are heard.
 _SERVE_EVERY = 2_000
-_KNOWN_HEADINGS = 4_096
-_KNOWN_KEYS = 65_536
+# What is remembered is bounded in number and in length, so that it is a few megabytes at most for each topic.
+_KNOWN_HEADINGS = 1_024
+_KNOWN_KEYS = 16_384
+_LONGEST_KNOWN = 1_024
 
 
 @dataclass(slots=True)
@@ -157,6 +161,9 @@ class KafkaPublisher:
         self._placings[record.topic] = _Placing(record.partitions)
         return self._producers.fit(record)
 
+    def hurry(self, within_s: float) -> None:
+        self._producers.patience.hurry(within_s)
+
     def close(self) -> None:
         self._producers.close()
 
@@ -224,7 +231,7 @@ class KafkaPublisher:
         reached("relay.before_flush")
         self._producer.flush(_COMMIT_SLICE_S)
         reached("relay.before_kafka_commit")
-        deadline = time.monotonic() + self._settings.transaction_timeout_s
+        goes_on = self._producers.patience.begin()
         while True:
             try:
                 # In slices: a commit whose messages can never be acknowledged says so only when it is called again.
@@ -232,7 +239,7 @@ class KafkaPublisher:
                 break
             except KafkaException as error:
                 cause = faults.error_of(error)
-                if cause.retriable() and time.monotonic() < deadline:
+                if cause.retriable() and goes_on():
                     continue
                 if not cause.txn_requires_abort():
                     raise
@@ -270,8 +277,8 @@ class KafkaPublisher:
     # Without one
 
     def _acknowledged(self, flight: _Flight) -> Outcome:
-        deadline = time.monotonic() + self._settings.transaction_timeout_s
-        while flight.unacknowledged and time.monotonic() < deadline:
+        goes_on = self._producers.patience.begin()
+        while flight.unacknowledged and goes_on():
             self._producer.flush(0.05)  # not poll: flushing waits for no linger
         if flight.unacknowledged:
             return Unknown(f"{flight.unacknowledged} messages are not acknowledged")
@@ -298,7 +305,10 @@ class KafkaPublisher:
             if scope is Scope.PASSING:
                 passing = error
                 continue
-            failures.append(Failure(row[0], row[2], error.str(), whole_topic=scope is Scope.TOPIC))
+            # A partition that is not there is the message's own doing only where it names one: else the topic is another.
+            elsewhere = error.code() == KafkaError._UNKNOWN_PARTITION and row[6] is None
+            whole_topic = scope is Scope.TOPIC or elsewhere
+            failures.append(Failure(row[0], row[2], error.str(), whole_topic=whole_topic))
         # Without a transaction, what only timed out may not be in the log: the batch is not done with.
         if failures and (passing is None or self._transactional):
             return Rejected(tuple(failures))

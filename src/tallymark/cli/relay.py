@@ -180,7 +180,10 @@ def _stores(settings: Settings, owner: str) -> tuple[Callable[[str], RelayStore]
     from tallymark.store.stores import stores_for
 
     url = connections.database(settings, role=Role.PRODUCER).url.get_secret_value()
-    stores = stores_for(url, schema=settings.schema_name, keep=settings.relay.retention, owner=owner)
+    relay = settings.relay
+    stores = stores_for(
+        url, schema=settings.schema_name, keep=relay.retention, keep_names=relay.dedup_retention, owner=owner
+    )
     return stores.open, stores.upkeep
 
 

@@ -33,6 +33,8 @@ class RelayConfig:
     notify: bool = False
     # How often a lane looks for what operators asked for: pause, retry, topics put right.
     refresh_s: float = 1.0
+    # How often its owner looks at a lane's parked messages though nobody has asked for it.
+    look_s: float = 30.0
     hold_check_s: float = 5.0
     # After this long a writer that idles in its transaction is ended; None: it is only named in status.
     end_floors_after_s: float | None = None

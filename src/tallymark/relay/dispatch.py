@@ -46,8 +46,9 @@ class Dispatcher:
         self._publisher: Publisher | None = None
         self._policy = config.policy
         self._flights: deque[tuple[Batch, Sequence[Row]]] = deque()
-        # Batches that were sent from here and have not landed, by number: what is given up has been tried.
-        self._tried: set[int] = set()
+        # Batches that were sent from here and have not landed: how old each was when it was last tried, by number.
+        self._tried: dict[int, float] = {}
+        self._hurried: float | None = None
         # Kafka's commit runs here, so that the lane can claim its next batch meanwhile.
         self._hand: ThreadPoolExecutor | None = None
         self._committing: Future[Outcome] | None = None
@@ -72,8 +73,15 @@ class Dispatcher:
     def full(self) -> bool:
         return len(self._flights) >= self._policy.in_flight
 
-    def has_tried(self, batch: Batch) -> bool:
-        return batch.number in self._tried
+    def tried_at(self, batch: Batch) -> float | None:
+        """How old a batch was when it was last sent from here; None if it never was."""
+        return self._tried.get(batch.number)
+
+    def hurry(self, within_s: float) -> None:
+        """Wait for nothing longer than this from now on. From any thread: whoever stops us does not work the lane."""
+        self._hurried = within_s
+        if (publisher := self._publisher) is not None:
+            publisher.hurry(within_s)
 
     def start(self, mode: Mode) -> None:
         """A new publisher: it fences every earlier one of this lane."""
@@ -83,6 +91,8 @@ class Dispatcher:
             self._identity, self._ledger.lane.lane, mode, self.book.records()
         )
         self._hand = ThreadPoolExecutor(1, thread_name_prefix=f"lane-{self._ledger.lane.lane}-commit")
+        if self._hurried is not None:
+            self._publisher.hurry(self._hurried)
         self._publisher.fence()
         # Kafka's fence is last-comer-wins, the lease is highest-epoch: a stale claimant that fenced late stops here.
         self._ledger.recheck()
@@ -107,7 +117,7 @@ class Dispatcher:
         if unfit:
             self.drain()
             self.start(self._policy.mode)
-        self._tried.add(batch.number)
+        self._tried[batch.number] = batch.age_s
         self.publisher.send(batch, rows)
         self._flights.append((batch, rows))
         if self._policy.transactional and self._hand is not None:
@@ -139,7 +149,7 @@ class Dispatcher:
 
     def _landed(self, batch: Batch, rows: Sequence[Row], receipt: Receipt | None) -> None:
         # As many as there were in it at last: a topic that is held has left it with all its messages.
-        self._tried.discard(batch.number)
+        self._tried.pop(batch.number, None)
         self._ledger.sent(replace(batch, messages=len(rows)), receipt)
 
     def _examined(self, rows: Sequence[Row]) -> Rejected | Unknown:

@@ -78,8 +78,7 @@ class LaneWorker:
         if not self.dispatcher.started:
             self.in_doubt += settle(self.ledger, self.dispatcher, self._config)
             self._look_for_retries = True
-        if self.ledger.refresh_due():
-            self.ledger.refresh()
+        if self.ledger.refresh_due() and self.ledger.refresh():
             self._look_for_retries = True
         if self.lane.paused:
             self.dispatcher.drain()
@@ -204,6 +203,7 @@ class LaneWorker:
             if not piece.rows:  # it has caught up: from here on the topic goes with the others again
                 self._store.end_hold(self.lane, hold.topic)
                 self.ledger.holds = self._store.holds(self.lane)
+                self.ledger.look_again()
                 continue
             waiting = self.ledger.waiting(piece.rows)
             batch = self.ledger.batch(

@@ -7,6 +7,7 @@ that is here can be learnt again from the database, so it may be thrown away at 
 from __future__ import annotations
 
 import logging
+import math
 import time
 import uuid
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ from dataclasses import replace
 
 from tallymark.crashpoint import reached
 from tallymark.errors import Inconsistent
-from tallymark.lifecycle import BatchKind
+from tallymark.lifecycle import BatchKind, Mode
 from tallymark.relay.config import RelayConfig
 from tallymark.relay.exclusion import by_message
 from tallymark.relay.ports import Batch, Exclusion, Hold, Key, Lane, Receipt, RelayStore, Row
@@ -38,23 +39,30 @@ class Ledger:
         self._sent: tuple[Batch, Receipt | None] | None = None
         self._written = lane.covered
         self._refreshed = 0.0
+        self._looked = -math.inf
+        self._asked: int | None = None
 
     # What operators and other relays did
 
     def refresh_due(self) -> bool:
         return time.monotonic() - self._refreshed >= self._config.refresh_s
 
-    def refresh(self) -> None:
-        """Look at the lane again: is it ours, is it paused, which keys and topics are held."""
+    def refresh(self) -> bool:
+        """Look at the lane again: is it ours, is it paused, which topics are held; where somebody asked for it, and now
+        and then, which keys too: gives back whether."""
         self.write_progress()
         lane = self.store.reread(self.lane)
         if lane.halted:
             raise Inconsistent(f"lane {lane.lane} is halted: {lane.halted}")
         self.lane = lane
         self._written = lane.covered
-        self._held_keys = self.store.held_keys(lane) if self._config.hold_key else {}
         self.holds = self.store.holds(lane)
-        self._refreshed = time.monotonic()
+        self._refreshed = now = time.monotonic()
+        if lane.asked is not None and lane.asked == self._asked and now - self._looked < self._config.look_s:
+            return False
+        self._held_keys = self.store.held_keys(lane) if self._config.hold_key else {}
+        self._asked, self._looked = lane.asked, now
+        return True
 
     def recheck(self) -> None:
         """Stop here if another relay has taken the lane over."""
@@ -62,7 +70,11 @@ class Ledger:
 
     def forget(self) -> None:
         """After anything uncertain: the database knows better, but for a batch that is in the log and not marked yet."""
-        self._refreshed = 0.0
+        self.look_again()
+
+    def look_again(self) -> None:
+        """Keys and topics may be free now: the next step looks at all of them."""
+        self._refreshed, self._looked = 0.0, -math.inf
 
     # Claims and marks
 
@@ -110,6 +122,10 @@ class Ledger:
         reached("relay.after_claim")
         return batch
 
+    def adopt(self, batch: Batch, mode: Mode) -> Batch:
+        """A batch that is sent in another mode than it was claimed in is resolved as what it was sent as."""
+        return batch if batch.mode is mode else self.store.adopt(self.lane, batch, mode)
+
     def claim_retry(self) -> Batch | None:
         """Parked messages that an operator freed, if there are any."""
         self.mark()
@@ -136,7 +152,7 @@ class Ledger:
         self.lane = self.store.advance(self.lane, mark=batch, receipt=receipt)
         reached("relay.after_mark")
         if batch.kind is not BatchKind.RANGE:
-            self._refreshed = 0.0  # keys and topics may be free now
+            self.look_again()
 
     def pass_over(self, upto: int) -> None:
         """Nothing of this lane stands up to there. Written down with the next refresh."""

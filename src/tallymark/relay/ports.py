@@ -57,6 +57,8 @@ class Lane:
     receipt: Receipt | None
     paused: bool = False
     halted: str | None = None
+    # How often operators have asked something of its parked messages; None where nobody counts.
+    asked: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +238,9 @@ class RelayStore(Protocol):
     def exclude(self, lane: Lane, batch: Batch, exclusion: Exclusion) -> Batch:
         """Let messages or topics leave a batch that is known not to be in the log."""
 
+    def adopt(self, lane: Lane, batch: Batch, mode: Mode) -> Batch:
+        """Note that a claimed batch is sent in another mode than its own, before it is."""
+
     # Parked messages and held topics
     def held_keys(self, lane: Lane) -> dict[Key, int]:
         """Keys with parked messages that are not done with, and where the first of each stands."""
@@ -286,6 +291,9 @@ class Publisher(Protocol):
 
     def examine(self, rows: Sequence[Row]) -> Rejected | Unknown:
         """Learn for which messages' sake a batch was refused. It fences anew: only for the lane's owner."""
+
+    def hurry(self, within_s: float) -> None:
+        """Wait for Kafka's answers no longer than this from now on; from any thread."""
 
     def close(self) -> None: ...
 

@@ -85,6 +85,8 @@ class Relay:
                 "this relay waits to be woken, and the outbox wakes nobody",
                 remedy="run `tallymark init --notify`, or leave relay.notify out of the settings",
             )
+        if self._config.notify:
+            self._try_to_listen()
         if self._config.policy.transactional:
             topic_id = self._kafka.prepare_receipts(identity)
             if identity.receipts_topic_id is None:
@@ -178,6 +180,14 @@ class Relay:
         if self._frontier is not None:
             self._frontier.close()
         self._store.close()
+
+    def _try_to_listen(self) -> None:
+        """Say at once where nobody can be woken, as behind a pooler."""
+        store = self._stores("listener")
+        try:
+            store.listen(0)
+        finally:
+            store.close()
 
     def _listen(self, stop: threading.Event) -> None:
         store = self._stores("listener")

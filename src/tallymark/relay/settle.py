@@ -34,9 +34,9 @@ def settle(ledger: Ledger, dispatcher: Dispatcher, config: RelayConfig) -> int:
             unsent = [ledger.claim(ledger.batch(BatchKind.ORIGIN, ledger.lane.covered, ledger.lane.covered))]
     ledger.refresh()
     for claimed in unsent:
-        batch = claimed
-        if dispatcher.has_tried(claimed):
-            batch = _given_up_if_too_old(ledger, claimed, config.give_up_after_s, known=transactional)
+        batch = ledger.adopt(claimed, Mode.TRANSACTIONAL) if transactional else claimed
+        if (tried := dispatcher.tried_at(batch)) is not None:
+            batch = _given_up_if_too_old(ledger, batch, config.give_up_after_s, tried, known=transactional)
         rows: Sequence[Row] = ledger.store.contents(batch)
         # Claimed before the one in front of it was known to fail: its key's later messages must not overtake it.
         late = ledger.exclusion_since(batch, rows)
@@ -77,14 +77,14 @@ def _resolved(ledger: Ledger, dispatcher: Dispatcher, unsent: list[Batch]) -> li
 
 
 def _given_up_if_too_old(
-    ledger: Ledger, batch: Batch, give_up_after_s: float | None, *, known: bool
+    ledger: Ledger, batch: Batch, give_up_after_s: float | None, tried_s: float, *, known: bool
 ) -> Batch:
     """Bounded retries, for those who want them: what could not be sent is recorded as failed.
 
-    Its age counts from the claim, time in which nobody tried included: so it is tried here once before. Only receipts say
-    that it is not in the log (`known`).
+    Its age counts from the claim, time in which nobody could try included: what decides is how old it was when it was
+    last tried (`tried_s`). Only receipts say that it is not in the log (`known`).
     """
-    if give_up_after_s is None or batch.age_s < give_up_after_s:
+    if give_up_after_s is None or tried_s < give_up_after_s:
         return batch
     rows = ledger.store.contents(batch)
     if not rows:

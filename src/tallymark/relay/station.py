@@ -22,6 +22,9 @@ from tallymark.relay.ports import Lane
 
 log = logging.getLogger("tallymark.relay")
 
+# So long a lane that is told to stop waits for Kafka to finish what was begun.
+_FINISH_S = 4.0
+
 
 class Station:
     """One lane with its thread."""
@@ -58,6 +61,7 @@ class Station:
         """Finish what was begun and release the lane; `lost` means that it is not ours to release any more."""
         self._lost = self._lost or lost
         self._stop.set()
+        self._worker.dispatcher.hurry(_FINISH_S)
         self._bell.ring()
 
     def join(self, timeout_s: float) -> bool:
@@ -84,8 +88,17 @@ class Station:
             self._worker.ledger.store.halt(self._worker.lane, finding.sentence)
         except TallymarkError as error:  # while finishing: whoever takes the lane next settles it
             log.warning("lane %d ended in doubt: %s", self.number, error, extra={"action": "relay.stop"})
+            self._give_back()
         finally:
             self._worker.close()
+
+    def _give_back(self) -> None:
+        """What was begun is in doubt, and nobody need wait for our lease to find out."""
+        self._worker.reset()
+        try:
+            self._worker.ledger.store.release(self._worker.lane)
+        except TallymarkError as error:  # then it is free when the lease has run out
+            log.warning("lane %d is not given back: %s", self.number, error, extra={"action": "relay.stop"})
 
     def _work(self) -> None:
         attempt = 0

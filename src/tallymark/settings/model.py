@@ -120,6 +120,9 @@ class RelaySettings(_Section):
     retention: Duration = Field(
         default=timedelta(days=7), description="how long sent messages stay in the outbox"
     )
+    dedup_retention: Duration | None = Field(
+        default=None, description="how long names given by dedup_key= are remembered; default: for ever"
+    )
     lanes: int | None = Field(
         default=None, ge=1, le=256, description="refuse an outbox with another number of lanes; default: any"
     )

@@ -178,10 +178,20 @@ def owner_values(lane: Lane) -> dict[str, Any]:
     return {"lane": lane.lane, "owner": lane.owner, "epoch": lane.epoch}
 
 
+def adopting(lane: Lane, batch: Batch, mode: Mode) -> dict[str, Any]:
+    return {
+        **owner_values(lane),
+        "covered": batch.covered,
+        "number": batch.number,
+        "version": batch.version,
+        "mode": str(mode),
+    }
+
+
 def lane_of(row: Sequence[Any]) -> Lane:
-    lane, owner, epoch, covered, last_number, number, token, offset, paused, halted = row
+    lane, owner, epoch, covered, last_number, number, token, offset, paused, halted, asked = row
     receipt = None if number is None else Receipt(number, token, offset or 0, lane=lane)
-    return Lane(lane, owner, epoch, covered, last_number, receipt, bool(paused), halted)
+    return Lane(lane, owner, epoch, covered, last_number, receipt, bool(paused), halted, asked)
 
 
 def advanced(lane: Lane, receipt: Receipt | None, claim: Batch | None) -> Lane:

@@ -30,14 +30,21 @@ class Stores:
     close: Callable[[], None]
 
 
-def stores_for(url: str, *, schema: str = "tallymark", keep: timedelta, owner: str | None = None) -> Stores:
+def stores_for(
+    url: str,
+    *,
+    schema: str = "tallymark",
+    keep: timedelta,
+    keep_names: timedelta | None = None,
+    owner: str | None = None,
+) -> Stores:
     """The stores behind a URL. A file of SQLite has one relay: a second one is refused, and told who the first is."""
     if is_sqlite(url):
-        return _sqlite(path_of(url), schema, keep)
+        return _sqlite(path_of(url), schema, keep, keep_names)
     from tallymark.store.postgres.relaystore import PostgresRelayStore
     from tallymark.store.postgres.retention import Retention
 
-    retention = Retention(url, schema=schema, keep=keep, owner=owner)
+    retention = Retention(url, schema=schema, keep=keep, keep_names=keep_names, owner=owner)
     return Stores(
         lambda name: PostgresRelayStore(url, schema=schema, application=f"tallymark relay, {name}"),
         retention.run_safely,
@@ -88,7 +95,7 @@ def message_status(url: str, id: uuid.UUID, *, schema: str = "tallymark") -> Mes
         return PostgresWriter(schema).status(connection, id)
 
 
-def _sqlite(path: str, schema: str, keep: timedelta) -> Stores:
+def _sqlite(path: str, schema: str, keep: timedelta, keep_names: timedelta | None) -> Stores:
     from tallymark.store.sqlite.onerelay import OneRelay
     from tallymark.store.sqlite.relaystore import SqliteRelayStore
     from tallymark.store.sqlite.retention import SqliteRetention
@@ -102,6 +109,6 @@ def _sqlite(path: str, schema: str, keep: timedelta) -> Stores:
 
     return Stores(
         opened,
-        SqliteRetention(path, schema=schema, keep=keep).run_safely,
+        SqliteRetention(path, schema=schema, keep=keep, keep_names=keep_names).run_safely,
         one.let_go,
     )

@@ -1,8 +1,9 @@
 """Connections to PostgreSQL, with the settings that our promises need, and errors that say what to do.
 
 Every connection sets TCP keepalives on both sides and `idle_in_transaction_session_timeout`, so that a dead or stopped
-process of ours cannot hold a row or a floor for hours; and reads as READ COMMITTED, on the primary. Behind a pooler in
-transaction mode all but the client's keepalives are left to its administrator: what is set there stays for others.
+process of ours cannot hold a row or a floor for hours; reads as READ COMMITTED, on the primary; and waits for the disk
+where it commits, whatever the database's default is. Behind a pooler in transaction mode all but the client's keepalives
+are left to its administrator: what is set there stays for others.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ _SESSION = "; ".join(
         *(f"set {name} = {value}" for name, value in KEEPALIVES.items()),
         "set idle_in_transaction_session_timeout = '60s'",
         "set default_transaction_isolation = 'read committed'",
+        # What Kafka is told must not be forgotten here by a crash. More than this (remote_apply) is left as it is.
+        "select set_config('synchronous_commit', 'on', false) where current_setting('synchronous_commit') = 'off'",
     ]
 )
 _AUTHENTICATION = ("28000", "28P01")

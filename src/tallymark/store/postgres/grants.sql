@@ -109,7 +109,7 @@ begin
     grant select, insert, update, delete on {schema}.api_actions to tallymark_console;
     grant select, insert on {schema}.audit to tallymark_console;
     if to_regclass('{schema}.outbox') is not null then
-        grant update (paused, changed_at) on {schema}.lanes to tallymark_console;
+        grant update (paused, asked, changed_at) on {schema}.lanes to tallymark_console;
         grant update (state, changed_at) on {schema}.parked to tallymark_console;
         -- Sending again, by paths that take a floor, as for every other writer.
         grant insert (id, topic, key, value, headers, partition) on {schema}.outbox to tallymark_console;

@@ -57,12 +57,16 @@ with begun as (
             order by o.position limit 100000) p
 ), looked as (
     select lane, count(*) >= 100000 as cut from passed group by lane
+), counted as (
+    select h.lane, h.topic, count(*) as messages
+      from {schema}.topic_holds h
+      join passed p on p.lane = h.lane and p.topic = h.topic and p.position > h.from_position
+     group by h.lane, h.topic
 )
 select h.topic, array_agg(h.lane order by h.lane), min(h.state), min(h.reason), min(h.held_at),
-       sum((select count(*) from passed p
-             where p.lane = h.lane and p.topic = h.topic and p.position > h.from_position))::bigint,
-       coalesce(bool_or(k.cut), false)
+       coalesce(sum(c.messages), 0)::bigint, coalesce(bool_or(k.cut), false)
   from {schema}.topic_holds h left join looked k on k.lane = h.lane
+  left join counted c on c.lane = h.lane and c.topic = h.topic
  group by h.topic order by h.topic
 
 -- name: pause
@@ -105,16 +109,28 @@ select p.position, p.id::text, p.topic, p.key, p.state, p.reason, p.attempts, p.
   from {schema}.parked p where p.id = %(id)s
 
 -- name: retry
--- Only a failed message can be retried; what waits behind it follows by itself.
-update {schema}.parked set state = 'retrying', changed_at = clock_timestamp()
- where id = any(%(ids)s::uuid[]) and state = 'failed'
-returning id::text
+-- Only a failed message can be retried; what waits behind it follows by itself. The lanes' owners are told to look.
+with freed as (
+    update {schema}.parked set state = 'retrying', changed_at = clock_timestamp()
+     where id = any(%(ids)s::uuid[]) and state = 'failed'
+    returning id, slot
+), told as (
+    update {schema}.lanes l set asked = l.asked + 1 from {schema}.outbox_identity i
+     where l.lane in (select mod(freed.slot, i.lanes) from freed)
+)
+select id::text from freed
 
 -- name: discard
 -- The first that waited behind it takes its place at the head: it is sent next, and the queue behind it follows.
-update {schema}.parked set state = 'discarded', changed_at = clock_timestamp()
- where id = any(%(ids)s::uuid[]) and state in ('failed', 'waiting')
-returning id::text
+with gone as (
+    update {schema}.parked set state = 'discarded', changed_at = clock_timestamp()
+     where id = any(%(ids)s::uuid[]) and state in ('failed', 'waiting')
+    returning id, slot
+), told as (
+    update {schema}.lanes l set asked = l.asked + 1 from {schema}.outbox_identity i
+     where l.lane in (select mod(gone.slot, i.lanes) from gone)
+)
+select id::text from gone
 
 -- name: messages
 -- The newest messages of the outbox, of one state where that is asked for: derived as in outbox.sql. What is not sent

@@ -34,7 +34,7 @@ update {schema}.lanes l
          order by lease_until nulls first, lane limit 1 for update skip locked) free
  where l.lane = free.lane
 returning l.lane, l.owner, l.epoch, l.covered, l.last_number, l.receipt_number, l.receipt_token::text,
-          l.receipt_offset, l.paused, l.halted
+          l.receipt_offset, l.paused, l.halted, l.asked
 
 -- name: renew
 update {schema}.lanes set lease_until = clock_timestamp() + make_interval(secs => %(seconds)s)
@@ -46,7 +46,8 @@ update {schema}.lanes set owner = null, lease_until = null, changed_at = clock_t
  where lane = %(lane)s and owner = %(owner)s and epoch = %(epoch)s
 
 -- name: reread
-select lane, owner, epoch, covered, last_number, receipt_number, receipt_token::text, receipt_offset, paused, halted
+select lane, owner, epoch, covered, last_number, receipt_number, receipt_token::text, receipt_offset, paused, halted,
+       asked
   from {schema}.lanes where lane = %(lane)s and owner = %(owner)s and epoch = %(epoch)s
 
 -- name: halt
@@ -219,6 +220,19 @@ with own as (
 )
 select version, messages, without_topics from mine
 
+-- name: adopt
+-- Before a batch is sent in another mode than it was claimed in: whoever finds it in doubt next must resolve it as what
+-- it was sent as.
+with own as (
+    select lane from {schema}.lanes
+     where lane = %(lane)s and owner = %(owner)s and epoch = %(epoch)s for no key update
+)
+update {schema}.batches b set mode = %(mode)s, version = b.version + 1
+  from own
+ where b.covered = %(covered)s and b.lane = own.lane and b.number = %(number)s and b.version = %(version)s
+   and b.state = 'sending'
+returning b.version
+
 -- name: exclude_retry
 -- In a batch of parked messages: the failed one is failed again, those of its key behind it wait again.
 with own as (
@@ -249,7 +263,8 @@ select topic, key, min(position) from {schema}.parked
 
 -- name: claim_retry
 -- Only the lane's owner resends, as a numbered batch: the messages that an operator freed, and behind each of them
--- its key's queue, as far as nothing failed stands before it.
+-- its key's queue, as far as nothing failed stands before it. Not of a topic that is held, or catching up, from before
+-- it: what is held of its key must go first.
 with freeable as materialized (
     select p.position, coalesce(octet_length(p.value), 0) + 100 as size from {schema}.parked p
      where p.state in ('retrying', 'waiting') and p.retry_batch is null and p.slot = any(%(slots)s::smallint[])
@@ -257,6 +272,9 @@ with freeable as materialized (
            select from {schema}.parked f
             where f.slot = p.slot and f.topic = p.topic and md5(f.key) = md5(p.key) and f.key = p.key
               and f.position < p.position and f.state = 'failed')
+       and not exists (
+           select from {schema}.topic_holds h
+            where h.lane = %(lane)s and h.topic = p.topic and h.from_position < p.position)
      order by p.position limit %(limit)s
 ), chosen as (
     -- Bounded in bytes as in messages.
@@ -316,12 +334,15 @@ on conflict (topic) do update
    set max_message_bytes = excluded.max_message_bytes, accepted_risks = excluded.accepted_risks
 
 -- name: move_due
--- The statement trigger takes the floor here as for every other writer.
-with due as (
+-- The statement trigger takes the floor here as for every other writer. One relay at a time, and all that are due in the
+-- order of their times and of their adding: two at once would give a key's later message the lower position.
+with alone as materialized (
+    select pg_try_advisory_xact_lock(hashtextextended('{schema} delayed', 0)) as locked
+), due as (
     delete from {schema}.delayed
-     where id in (select id from {schema}.delayed where due_at <= clock_timestamp()
-                   order by due_at limit %(limit)s for update skip locked)
+     where id in (select d.id from {schema}.delayed d, alone where alone.locked and d.due_at <= clock_timestamp()
+                   order by d.due_at, d.created_at, d.id limit %(limit)s)
     returning *
 )
 insert into {schema}.outbox (id, topic, key, value, headers, partition)
-select id, topic, key, value, headers, partition from due order by due_at
+select id, topic, key, value, headers, partition from due order by due_at, created_at, id

@@ -23,7 +23,7 @@ from tallymark.relay.ports import (
     Row,
     Slice,
 )
-from tallymark.store.lanestore import LaneStore, advanced, leaving, owner_values, slice_of, stale
+from tallymark.store.lanestore import LaneStore, adopting, advanced, leaving, owner_values, slice_of, stale
 from tallymark.store.postgres.session import Session
 
 # As the outbox's generated column has them.
@@ -146,6 +146,12 @@ class PostgresRelayStore(LaneStore[Session]):
         return replace(lane, last_number=claim.number), replace(
             claim, covered=row[0], after=row[0], upto=row[0], messages=row[1]
         )
+
+    def adopt(self, lane: Lane, batch: Batch, mode: Mode) -> Batch:
+        row = self._db.row("adopt", adopting(lane, batch, mode))
+        if row is None:
+            raise stale(lane, f"refused to send batch {batch.number} in mode {mode}")
+        return replace(batch, mode=mode, version=row[0])
 
     def update_hold(self, lane: Lane, hold: Hold) -> None:
         parameters = {

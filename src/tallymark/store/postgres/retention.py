@@ -1,8 +1,9 @@
 """Keeps the outbox's tables in bounds: partitions are made ahead, and dropped whole when nobody needs them any more.
 
 A partition goes only when every row in it is sent, or parked and so copied, and its newest row is older than
-`keep`. Nothing here blocks a writer: ATTACH to make, DETACH CONCURRENTLY to take away, and only a table that no longer
-belongs to anything is dropped. A crash at any point leaves something that the next round finds and finishes.
+`keep`. Names that callers gave (`dedup_key`) go by their age, where `keep_names` says so. Nothing here blocks a writer:
+ATTACH to make, DETACH CONCURRENTLY to take away, and only a table that no longer belongs to anything is dropped. A crash
+at any point leaves something that the next round finds and finishes.
 """
 
 from __future__ import annotations
@@ -42,11 +43,18 @@ class Retention:
     """One round of housekeeping at a time, on a connection of its own."""
 
     def __init__(
-        self, url: str, *, schema: str = "tallymark", keep: timedelta, owner: str | None = None
+        self,
+        url: str,
+        *,
+        schema: str = "tallymark",
+        keep: timedelta,
+        keep_names: timedelta | None = None,
+        owner: str | None = None,
     ) -> None:
         self._url = url
         self._schema = schema
         self._keep = keep
+        self._keep_names = keep_names
         self._owner = owner
         self._sql = load("tallymark.store.postgres", "retention.sql", schema)
 
@@ -76,6 +84,8 @@ class Retention:
         set_session(connection, "set lock_timeout = '2s'")
         made = self._one(connection, "make_ahead", ahead=_AHEAD)
         self._finish_begun(connection)
+        while self._keep_names is not None and self._one(connection, "forget_names", keep=self._keep_names):
+            pass
         row = connection.execute(self._sql["bounds"]).fetchone()
         if row is None:
             return RetentionReport(made)

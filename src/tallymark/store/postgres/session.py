@@ -11,9 +11,9 @@ from typing import Any
 
 import psycopg
 
-from tallymark.errors import OutcomeUnknown
+from tallymark.errors import OutcomeUnknown, UsageError
 from tallymark.lifecycle import Role
-from tallymark.store.postgres.connection import Connection, connect, explain, is_gone, place_of
+from tallymark.store.postgres.connection import Connection, connect, explain, is_direct, is_gone, place_of
 from tallymark.store.postgres.migrations import require_schema
 from tallymark.store.queries import load
 
@@ -63,6 +63,11 @@ class Session:
         connection = self._open()
         try:
             if fresh:
+                if not is_direct(connection):
+                    raise UsageError(
+                        f"nobody can be woken through a pooler in transaction mode: {place_of(self._url)}",
+                        remedy="give the relay a direct connection, or leave relay.notify out of the settings",
+                    )
                 connection.execute(self._sql[name])
             return any(True for _ in connection.notifies(timeout=seconds, stop_after=1))
         except psycopg.Error as error:

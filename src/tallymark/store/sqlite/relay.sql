@@ -24,7 +24,7 @@ delete from {schema}_relays where owner = :owner
 update {schema}_lanes
    set owner = :owner, epoch = epoch + 1, lease_until = {now} + :seconds, changed_at = {now}
  where (owner is null or lease_until < {now}) and halted is null
-returning lane, owner, epoch, covered, last_number, receipt_number, receipt_token, receipt_offset, paused, halted
+returning lane, owner, epoch, covered, last_number, receipt_number, receipt_token, receipt_offset, paused, halted, null
 
 -- name: renew
 update {schema}_lanes set lease_until = {now} + :seconds
@@ -46,7 +46,8 @@ delete from {schema}_relays
 select owner, host, pid, seen_until > {now} from {schema}_relays order by seen_until desc limit 1
 
 -- name: reread
-select lane, owner, epoch, covered, last_number, receipt_number, receipt_token, receipt_offset, paused, halted
+-- Nobody counts what operators ask for here (null): a lane's owner looks each time.
+select lane, owner, epoch, covered, last_number, receipt_number, receipt_token, receipt_offset, paused, halted, null
   from {schema}_lanes where lane = :lane and owner = :owner and epoch = :epoch
 
 -- name: halt
@@ -166,6 +167,12 @@ update {schema}_batches
  where covered = :covered and number = :number and version = :version and state = 'sending'
 returning version, messages, without_topics
 
+-- name: adopt
+-- Before a batch is sent in another mode than it was claimed in.
+update {schema}_batches set mode = :mode, version = version + 1
+ where covered = :covered and number = :number and version = :version and state = 'sending'
+returning version
+
 -- name: hold_topic
 -- Held again while it was catching up: from where it stood, not from here.
 insert into {schema}_topic_holds (lane, topic, state, from_position, reason)
@@ -184,6 +191,8 @@ select p.position, coalesce(length(p.value), 0) + 100 from {schema}_parked p
  where p.state in ('retrying', 'waiting') and p.retry_batch is null
    and not exists (select 1 from {schema}_parked f
                     where f.topic = p.topic and f.key = p.key and f.position < p.position and f.state = 'failed')
+   -- What is held of its topic from before it must go first.
+   and not exists (select 1 from {schema}_topic_holds h where h.topic = p.topic and h.from_position < p.position)
  order by p.position limit :limit
 
 -- name: next_number
@@ -220,7 +229,7 @@ on conflict (topic) do update
 select exists (select 1 from {schema}_delayed where due_at <= {now})
 
 -- name: due
-select id from {schema}_delayed where due_at <= {now} order by due_at limit :limit
+select id from {schema}_delayed where due_at <= {now} order by due_at, rowid limit :limit
 
 -- name: move
 insert into {schema}_outbox (id, topic, key, value, headers, partition)
@@ -240,6 +249,9 @@ select min(covered, coalesce((select min(from_position) from {schema}_topic_hold
 delete from {schema}_outbox
  where position in (select position from {schema}_outbox
                      where position <= :needed and created_at < {now} - :keep order by position limit :limit)
+
+-- name: expire_names
+delete from {schema}_dedup_keys where added_at < {now} - :keep
 
 -- name: expire_parked
 delete from {schema}_parked where state in ('sent', 'discarded') and changed_at < {now} - :keep

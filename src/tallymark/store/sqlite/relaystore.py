@@ -25,7 +25,7 @@ from tallymark.relay.ports import (
     Row,
     Slice,
 )
-from tallymark.store.lanestore import LaneStore, advanced, leaving, owner_values, slice_of, stale
+from tallymark.store.lanestore import LaneStore, adopting, advanced, leaving, owner_values, slice_of, stale
 from tallymark.store.sqlite.session import SqliteSession
 
 # A look at the file's counter of commits takes microseconds.
@@ -156,6 +156,14 @@ class SqliteRelayStore(LaneStore[SqliteSession]):
                 self._db.rows("free_parked", {"number": claim.number, "position": position})
             self._db.rows("claim", {**owner_values(lane), **self._claiming(claimed)})
         return replace(lane, last_number=claim.number), claimed
+
+    def adopt(self, lane: Lane, batch: Batch, mode: Mode) -> Batch:
+        with self._db.transaction():
+            mine = self._db.row("owned", owner_values(lane)) is not None
+            row = self._db.row("adopt", adopting(lane, batch, mode)) if mine else None
+            if row is None:
+                raise stale(lane, f"refused to send batch {batch.number} in mode {mode}")
+        return replace(batch, mode=mode, version=row[0])
 
     def update_hold(self, lane: Lane, hold: Hold) -> None:
         with self._db.transaction():

@@ -19,8 +19,11 @@ _AT_A_TIME = 5_000
 class SqliteRetention:
     """One round of housekeeping at a time, on a connection of its own."""
 
-    def __init__(self, path: str, *, schema: str = "tallymark", keep: timedelta) -> None:
+    def __init__(
+        self, path: str, *, schema: str = "tallymark", keep: timedelta, keep_names: timedelta | None = None
+    ) -> None:
         self._keep_s = keep.total_seconds()
+        self._keep_names_s = None if keep_names is None else keep_names.total_seconds()
         self._db = SqliteSession(path, schema=schema, file="relay.sql")
 
     def run_once(self) -> int:
@@ -31,6 +34,8 @@ class SqliteRetention:
                 gone += step
             self._db.rows("expire_parked", {"keep": self._keep_s})
             self._db.rows("expire_batches", {"keep": self._keep_s})
+            if self._keep_names_s is not None:
+                self._db.rows("expire_names", {"keep": self._keep_names_s})
             return gone
         finally:
             self._db.close()
