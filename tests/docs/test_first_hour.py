@@ -52,6 +52,16 @@ def test_readme_followed_to_the_letter_applies_a_first_message(reader: Reader) -
 
 
 @pytest.mark.full
+@pytest.mark.timeout(600)
+def test_readme_followed_to_its_end_counts_ingests_and_archives(reader: Reader) -> None:
+    reader.slow = True
+    reader.follow(README)
+    is_applied(reader)
+    assert "nothing is missing" in reader.said["tallymark tally run"]
+    assert (reader.folder / "archive").is_dir()
+
+
+@pytest.mark.full
 @pytest.mark.timeout(300)
 def test_start_followed_to_the_letter_applies_it_and_accounts_for_it(reader: Reader) -> None:
     reader.slow = True
@@ -63,8 +73,9 @@ def test_start_followed_to_the_letter_applies_it_and_accounts_for_it(reader: Rea
 
 
 def test_the_settings_that_start_shows_are_settings(tmp_path: Path) -> None:
-    [text] = [code.text for code in blocks(START) if code.kind == "toml"]
+    text = "".join(code.text for code in blocks(START) if code.kind == "toml")
     (tmp_path / "tallymark.toml").write_text(text)
     settings = load(environ={}, directory=tmp_path).settings
     assert set(settings.databases) == set(DATABASES)
     assert settings.kafka.bootstrap_servers == "kafka-1:9092,kafka-2:9092"
+    assert settings.relay.accept_risk == ("replication.factor", "min.insync.replicas")
