@@ -119,6 +119,18 @@ def test_a_batch_in_doubt_of_one_mode_is_settled_by_a_relay_of_another(ground: G
     assert ground.compare().is_clean
 
 
+def test_a_batch_sent_again_in_a_transaction_is_settled_as_one(ground: Ground) -> None:
+    """Claimed in one mode, sent in another: whoever finds it in doubt next goes by what it was sent as."""
+    ground.add(60)
+    _crash(ground, Mode.CALLBACK, "relay.after_claim")
+    _crash(ground, Mode.TRANSACTIONAL, "relay.after_kafka_commit")
+    ground.send_all(mode="callback", batch_messages=BATCH)
+    assert ground.compare().is_clean
+    ground.add(60)
+    ground.send_all(mode="transactional", batch_messages=BATCH)
+    assert ground.compare().is_clean
+
+
 @pytest.mark.full
 def test_crash_after_crash_after_crash(make_ground: MakeGround) -> None:
     """Relays die one after the other while messages keep coming, two of them while they settle."""
