@@ -325,6 +325,30 @@ def test_who_holds_the_positions_is_not_pushed_aside(
     store.close()
 
 
+def test_a_run_that_is_refused_leaves_the_one_at_work_alone(
+    inbox_ground: Ground, spark: SparkSession
+) -> None:
+    """Two live runs: the second ends with a line, and the first goes on as if nobody had come."""
+    ground = inbox_ground
+    ground.send(150)
+    run = Run(ground, spark, max_offsets=60)
+    refused: list[str] = []
+
+    def meanwhile(_done: Committed) -> None:
+        if not refused:
+            with pytest.raises(Held, match="another run of this job") as second:
+                Run(ground, spark)()
+            refused.append(str(second.value))
+
+    run.note = meanwhile
+    assert sum(each.applied for each in run()) == 150
+    assert len(refused) == 1
+    assert ground.compare().is_clean
+    assert ground.query("select batch from tallymark.ingested where batch > 1"), "it went on"
+    assert ground.query("select trouble from tallymark.runs") == [(None,)], "the second never began"
+    assert ground.value("select count(*) from pg_tables where tablename like 'staging_%%'") == 0
+
+
 def _records(ground: Ground) -> list[Any]:
     from confluent_kafka import Consumer
 

@@ -24,10 +24,11 @@ from tallymark.inbox.screening import Screen
 from tallymark.message import new_id
 from tallymark.pipeline import station as stations
 from tallymark.pipeline.effects import Effect, HandlersEffect, NoEffect
-from tallymark.pipeline.ingest import IngestConfig
+from tallymark.pipeline.ingest import IngestConfig, new_run
 from tallymark.pipeline.station import IngestStation, Job
 from tallymark.pipeline.tenure import Tenure
 from tallymark.store.postgres.inboxstore import PostgresInboxStore
+from tallymark.store.postgres.pipelinestore import PipelineStore
 from tests.inbox.ground import Ground, headers
 from tests.waiting import wait_for
 
@@ -95,6 +96,23 @@ def test_a_run_keeps_house(make_station: MakeStation) -> None:
     kept = threading.Event()
     make_station(upkeep=kept.set, upkeep_s=0.01)
     assert kept.wait(10)
+
+
+def test_one_that_comes_late_leaves_the_tables_of_who_is_at_work(
+    inbox_ground: Ground, make_station: MakeStation
+) -> None:
+    """A run that lost its positions before it began: neither its beginning nor its end is felt by their holder."""
+    make_station(lease_s=60.0)
+    tables = "select count(*) from pg_tables where tablename like 'staging_%'"
+    inbox = PostgresInboxStore(inbox_ground.url, inbox_ground.name)
+    late = PipelineStore(
+        inbox_ground.url, lambda: inbox, schema="tallymark", consumer=inbox_ground.name, run=new_run()
+    )
+    late.begin("elsewhere:1:x", [inbox_ground.topic], "local")
+    assert inbox_ground.value(tables) == 4
+    late.end("it came too late")
+    assert inbox_ground.value(tables) == 2
+    inbox.close()
 
 
 def queue(ground: Ground, *keys: str) -> None:

@@ -6,7 +6,12 @@ values (%(run)s, %(consumer)s, %(owner)s, %(topics)s, %(master)s, %(host)s, %(pi
 select {schema}.make_staging(%(run)s)
 
 -- name: drop_staging
+-- Asked by a run that has taken the positions: what others have left goes, unless one of them holds positions.
 select {schema}.drop_staging(%(consumer)s, %(run)s)
+
+-- name: drop_ended
+-- After end_run: this run's tables, and none of a run that has not ended.
+select {schema}.drop_staging(%(consumer)s, '')
 
 -- name: end_run
 update {schema}.runs set ended_at = clock_timestamp(), seen_at = clock_timestamp(), trouble = %(trouble)s

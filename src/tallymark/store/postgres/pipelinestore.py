@@ -99,9 +99,11 @@ class PipelineStore:
         self._db = Session(
             url, schema=schema, file="pipeline.sql", application=_APPLICATION, role=Role.CONSUMER
         )
+        self._begun = False
 
     def begin(self, owner: str, topics: Sequence[str], master: str) -> None:
         """Write the run down and make its staging tables; what former runs left behind goes."""
+        self._begun = True
         self._db.rows(
             "begin_run",
             {
@@ -132,10 +134,11 @@ class PipelineStore:
             log.debug("could not say that it runs: %s", error, extra={"action": "pipeline.seen"})
 
     def end(self, trouble: str | None) -> None:
-        for last in (False, True):
+        """Write down how it ended; its tables go. A run that was refused before it began has nothing of its own here."""
+        for last in (False, True) if self._begun else ():
             try:
                 self._db.rows("end_run", {"run": self.run, "trouble": trouble})
-                self._db.rows("drop_staging", {"consumer": self._consumer, "run": ""})
+                self._db.rows("drop_ended", {"consumer": self._consumer})
                 break
             except (
                 OutcomeUnknown
