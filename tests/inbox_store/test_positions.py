@@ -46,6 +46,19 @@ def test_a_new_partition_starts_where_it_is_told_and_an_old_one_where_it_stands(
     )
 
 
+def test_an_offset_stands_beside_its_own_leaders_epoch_or_beside_none(store: PostgresInboxStore) -> None:
+    """Whoever moves it and knows no epoch (Spark, or markers alone) leaves none: the old one is another offset's."""
+    place = taken(store, "me", 0)[0]
+    with store.begin() as tx:
+        tx.advance([move(place, 12)])
+    with store.begin() as tx:
+        tx.advance([move(place, 12, start=12)._replace(leader_epoch=None)])
+    assert store.positions()[place.place].leader_epoch == 3, "it has not moved"
+    with store.begin() as tx:
+        tx.advance([move(place, 15, start=12)._replace(leader_epoch=None)])
+    assert store.positions()[place.place].leader_epoch is None
+
+
 def test_a_move_is_counted_and_dated(store: PostgresInboxStore, ledger: str) -> None:
     zero, one = taken(store, "me", 0, 1)
     with store.begin() as tx:

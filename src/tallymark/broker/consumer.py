@@ -161,8 +161,10 @@ class KafkaLog:
             last[topic, partition] = record
         size += _ROW_BYTES * len(messages)
         for place, each in last.items():
-            ends[place] = max(ends.get(place, 0), each.offset() + 1)
-            if (epoch := each.leader_epoch()) is not None:
+            behind = each.offset() + 1
+            ends[place] = max(ends.get(place, 0), behind)
+            # Markers behind it may be of a later epoch, which nobody tells.
+            if ends[place] == behind and (epoch := each.leader_epoch()) is not None:
                 epochs[place] = epoch
         size += sum(len(each.headers) for each in messages)
         return Polled(messages, ends, epochs, lost, size, unreadable)

@@ -15,7 +15,7 @@ class Polled(NamedTuple):
     # The offset that comes next, by place: behind its last message, or at its end, where markers and aborted
     # messages may lie in between.
     ends: Mapping[Place, int]
-    # The leader's epoch of the last message, by place.
+    # The leader's epoch of the last message, by place; left out where the end lies further on.
     leader_epochs: Mapping[Place, int]
     # Places whose position the log does not have, and what Kafka said.
     lost: Mapping[Place, str]

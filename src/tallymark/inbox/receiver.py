@@ -163,7 +163,7 @@ class Receiver:
             messages,
             {place: held[place].read for place in ends},
             ends,
-            polled.leader_epochs,
+            {place: epoch for place, epoch in polled.leader_epochs.items() if place not in passed},
             {place: held[place].epoch for place in ends},
             polled.bytes,
         )

@@ -119,10 +119,12 @@ update {schema}.positions p
 -- name: advance
 -- One statement for all positions. The epoch alone would not stop a skip: a batch that was dropped after a commit of
 -- unknown outcome, and the next one moving on past it. So the start must be where the position stands.
+-- An offset stands beside the leader's epoch of what lies before it, or beside none: beside an older one Kafka takes it for
+-- an offset of a log that was cut, and nobody can read on.
 -- From here on the rows are locked: a process that is stopped before its commit must not keep its successor waiting.
 with moved as (
     update {schema}.positions p
-       set next_offset = m.upto, leader_epoch = coalesce(m.leader_epoch, p.leader_epoch),
+       set next_offset = m.upto, leader_epoch = case when m.upto > m.start then m.leader_epoch else p.leader_epoch end,
            logged_at = coalesce(m.logged_at, p.logged_at), kept = p.kept + m.kept,
            lease_until = greatest(p.lease_until, clock_timestamp() + make_interval(secs => %(lease_s)s)),
            changed_at = clock_timestamp()
