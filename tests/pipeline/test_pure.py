@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from tallymark.errors import Problem, SettingsError, Unreachable, UsageError
+from tallymark.errors import Problem, SettingsError, Stale, Unreachable, UsageError
 from tallymark.pipeline import failures
 from tallymark.pipeline.committing import Committed
-from tallymark.pipeline.ingest import Patience
 from tallymark.pipeline.kafkasource import java_settings, log_of, offsets_json, offsets_of, options
 from tallymark.pipeline.loading import combined
 from tallymark.pipeline.onebehind import OneBehind
+from tallymark.pipeline.patience import Patience
 from tallymark.pipeline.progress import behind_of, late_s
 from tallymark.pipeline.scratch import scratch
 from tallymark.pipeline.session import SparkPlan
@@ -190,6 +190,11 @@ def test_speculation_is_refused() -> None:
             "org.apache.kafka.common.errors.TimeoutException: Timed out",
             Unreachable,
             "cannot be reached by Spark",
+        ),
+        (
+            "assertion failed: If startingOffsets contains specific offsets, you must specify all TopicPartitions.",
+            Stale,
+            "partitions were added",
         ),
         ("Python worker exited unexpectedly (crashed)", Unreachable, "lost the executors"),
         ("java.lang.IllegalStateException: odd\n\tat x.y", Problem, "java.lang.IllegalStateException: odd"),

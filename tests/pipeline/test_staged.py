@@ -59,7 +59,7 @@ def test_rows_of_an_attempt_that_lost_are_never_looked_at(
     with store.inbox.begin() as tx:
         staged = store.transaction(tx).staged(store.run, store.stagings[0], {WON: 5}, {place: 5})
         staged.check()
-        assert staged.keep() == ([], [])
+        assert staged.keep() == (0, [])
         with psycopg.ClientCursor(tx.handed) as cursor:
             seen = cursor.execute(f"select id from {staged.relation()}").fetchall()
         assert {row[0] for row in seen} == {each.id for each in won}
@@ -80,3 +80,25 @@ def test_a_count_that_is_not_what_the_task_said_is_refused(
             store.run, store.stagings[0], {WON: said}, {(inbox_ground.topic, 0): said}
         ).check()
     assert inbox_ground.value("select count(*) from tallymark.inbox") == 0
+
+
+def test_what_is_counted_or_queued_comes_without_values(
+    inbox_ground: Ground, store: PipelineStore, load: Callable[[str, int], list[Received]]
+) -> None:
+    """P7: a batch read again is counted, one for workers is queued; neither brings its bytes to the driver."""
+    place = inbox_ground.topic, 0
+    first = load(WON, 5)
+    with store.inbox.begin() as tx:
+        staged = store.transaction(tx).staged(store.run, store.stagings[0], {WON: 5}, {place: 5})
+        staged.check()
+        staged.keep()
+        assert staged.drop_all() == [each._replace(value=None, headers="") for each in first]
+    with connect(inbox_ground.url, application="tests", autocommit=False) as connection:
+        stage(connection, store.stagings[1], [*first[:4], first[4]._replace(value=b"other")], WON)
+        connection.commit()
+    with store.inbox.begin() as tx:
+        staged = store.transaction(tx).staged(store.run, store.stagings[1], {WON: 5}, {place: 5})
+        staged.check()
+        repeated, reused = staged.keep()
+        assert (repeated, [each.value for each in reused], staged.count) == (4, [b"other"], 0)
+        assert staged.kept[place] == 0

@@ -3,6 +3,8 @@
 - Only what the inbox did not have is applied (pitfall 22), and nothing of a key that has unfinished messages (23).
 - A statement for the whole batch that fails is tried on halves, until what is bad stands alone: it goes to the queue
   with its key, the rest stays.
+- A deadlock or a serialization failure is nobody's fault, and all of it runs again; what meets one again and again is
+  looked for by halves too, and at last counts as failed where it stands alone (pitfall 27).
 - Positions move from the epoch and the offset that they name, to the ends that Spark's own offset log names (20).
 """
 
@@ -21,7 +23,7 @@ from tallymark.apply.applier import Applier
 from tallymark.apply.failure import Verdict, verdict_of
 from tallymark.apply.watch import Watch
 from tallymark.crashpoint import reached
-from tallymark.inbox.keeper import put_off
+from tallymark.inbox.keeper import PATIENCE, put_off
 from tallymark.inbox.ports import Move, Place, Queued, Received
 from tallymark.inbox.screening import Screen
 from tallymark.pipeline.effects import Effect, Messages
@@ -33,6 +35,8 @@ log = logging.getLogger("tallymark.pipeline")
 
 # What failed as a whole is cut in halves down to so many messages, and then tried one by one.
 _FEW = 32
+# After so many deadlocks or serialization failures in a row the parts of a batch are tried apart.
+_APART_AFTER = 3
 # Handlers take them one by one from the start: so many are held in memory at a time.
 _MANY = 5_000
 
@@ -87,6 +91,8 @@ class Commit:
         # Messages whose handler hung in an earlier attempt at their batch, with what was seen.
         self._suspects: dict[tuple[str, object], str | None] = {}
         self._alone = False
+        # Deadlocks and serialization failures that this batch has met in a row.
+        self._transient = 0
 
     def suspect(self, messages: Sequence[Queued], reason: str) -> None:
         """These hung in a thread that was left behind: one counts as a failed attempt; of a list it is looked for."""
@@ -99,6 +105,11 @@ class Commit:
         """What was suspected stood in this batch: it begins where the one that hung did."""
         self._suspects.clear()
         self._alone = False
+        self._transient = 0
+
+    def note_transient(self) -> None:
+        """The whole transaction met a deadlock or a serialization failure, and runs again."""
+        self._transient += 1
 
     def write(self, tx: PostgresInboxTx, loaded: Loaded, ranges: Sequence[Range], load_s: float) -> Committed:
         """Everything but the commit itself, which ends the caller's transaction."""
@@ -111,11 +122,10 @@ class Commit:
         kept = staged.count
         applied, later = self._apply(tx, staged)
         put_off(tx, applied, later)
-        tx.record(applied.applications)
         done = Committed(
             read=loaded.rows,
             kept=kept,
-            repeated=len(repeated),
+            repeated=repeated,
             applied=kept - len(applied.failed) - len(applied.behind) - len(later),
             queued=len(later) + len(applied.behind) + len(applied.failed),
             dead=sum(each.again_in_s is None for each in applied.failed),
@@ -186,11 +196,16 @@ class Commit:
             watch=self.watch,
             suspects=self._suspects,
             alone=self._alone,
+            patience_over=self._patience_over,
         )
-        # Not what is done: a batch of Spark's may be as large as it likes, and its values are of no more use.
-        applied.applications += found.applications
-        applied.failed += found.failed
-        applied.behind += found.behind
+        # A batch of Spark's may be as large as it likes: what is done is written down at once, and of what waits only a
+        # dead letter needs its value.
+        tx.record(found.applications)
+        applied.failed += [
+            each if each.again_in_s is None else each._replace(queued=_outline(each.queued))
+            for each in found.failed
+        ]
+        applied.behind += map(_outline, found.behind)
         keys = {
             (message.topic, message.key)
             for each in found.failed
@@ -210,7 +225,8 @@ class Commit:
                 self._effect.whole(tx, batch)
                 tx.settle_handed(check=True)
         except Exception as error:
-            if verdict_of(error) in (Verdict.TRANSIENT, Verdict.LOST) or tx.lost:
+            verdict = verdict_of(error, transient=self._transient < _APART_AFTER)
+            if verdict in (Verdict.TRANSIENT, Verdict.LOST) or tx.lost:
                 raise  # nobody's fault: the whole transaction runs again
             # What is bad is found by halves, and kept with its reason.
             log.info(
@@ -219,11 +235,19 @@ class Commit:
             return False
         return True
 
+    @property
+    def _patience_over(self) -> bool:
+        return self._transient > PATIENCE
+
     def _queued(self, messages: Sequence[Received]) -> list[Queued]:
         return [Queued(each, self.applier.key_hash(each)) for each in messages]
 
     def _of(self, topic: str) -> str:
         return self._effect.handlers.of(topic).order
+
+
+def _outline(queued: Queued) -> Queued:
+    return queued._replace(message=queued.message._replace(value=None, headers=""))
 
 
 def _moves(ranges: Sequence[Range], logged_ms: Mapping[Place, int]) -> list[Move]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from tallymark.errors import Problem, TallymarkError, Unreachable
+from tallymark.errors import Problem, Stale, TallymarkError, Unreachable
 
 # In the order of telling: the first that is found counts.
 _KNOWN: tuple[tuple[str, type[TallymarkError], str, str], ...] = (
@@ -25,6 +25,13 @@ _KNOWN: tuple[tuple[str, type[TallymarkError], str, str], ...] = (
         Problem,
         "the executors do not have the Python module {1}",
         "take it along: `tallymark pipeline submit --dry-run` shows how",
+    ),
+    (
+        # Between taking the positions and the query's start: they are taken again, with what was added.
+        r"you must specify all TopicPartitions",
+        Stale,
+        "partitions were added to a topic since its positions were taken",
+        "it is tried again, with all of them",
     ),
     (
         r"(UnknownTopicOrPartitionException|UNKNOWN_TOPIC_OR_PARTITION)[^\n]*",

@@ -16,7 +16,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,9 +27,11 @@ from tallymark.inbox.ports import InboxStore, Place
 from tallymark.inbox.workers import Worker
 from tallymark.observe.retrying import told_again
 from tallymark.pipeline import failures, kafkasource
+from tallymark.pipeline.archivefiles import local
 from tallymark.pipeline.committing import Commit, Committed, Range
 from tallymark.pipeline.loading import Loaded, load
 from tallymark.pipeline.onebehind import OneBehind
+from tallymark.pipeline.patience import Patience
 from tallymark.pipeline.scratch import scratch
 from tallymark.pipeline.tenure import Tenure
 from tallymark.policy import Backoff
@@ -44,6 +46,8 @@ log = logging.getLogger("tallymark.pipeline")
 _LOOK_S = 1
 # How often a commit that ran into another transaction is tried again.
 _TRIES = 20
+# Two in each other's way are apart again after a fraction of the time that a server which is away is given.
+_SOON = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,23 +64,6 @@ class IngestConfig:
     # How long a database or a Kafka that is away is waited for before the run ends.
     patience_s: float = 300.0
     backoff: Backoff = field(default_factory=lambda: Backoff(first_s=0.2, cap_s=10.0))
-
-
-class Patience:
-    """How long failures may follow each other. The clock starts with the first one after something went well. Pure."""
-
-    def __init__(self, limit_s: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self._limit_s = limit_s
-        self._clock = clock
-        self._since: float | None = None
-        self._attempt = 0
-
-    def failed(self, *, healthy: bool) -> int | None:
-        """Which failure in a row this is; None where there were enough. `healthy`: something went well before it."""
-        if healthy or self._since is None:
-            self._since, self._attempt = self._clock(), 0
-        self._attempt += 1
-        return None if self._clock() - self._since > self._limit_s else self._attempt
 
 
 class Ingest:
@@ -153,7 +140,7 @@ class Ingest:
                 min_partitions=self._config.min_partitions,
             )
             writer = source.writeStream.foreachBatch(self._batch)
-            writer = writer.option("checkpointLocation", self._checkpoint.as_uri())
+            writer = writer.option("checkpointLocation", local(self._checkpoint))
             if self._config.available_now:
                 writer = writer.trigger(availableNow=True)
             else:
@@ -275,7 +262,8 @@ class Ingest:
                 # A commit of unknown outcome is looked into by whoever takes the positions anew.
                 if verdict_of(error) is not Verdict.TRANSIENT or attempt > _TRIES:
                     raise known from error
-                self._wait_out(known, attempt)
+                self._commit.note_transient()
+                self._wait_out(known, attempt, share=_SOON)
         self._healthy = True
         self._commit.note_committed()
         self._tenure.note_moved({each.place: each.end for each in ranges})
@@ -323,8 +311,10 @@ class Ingest:
             raise known from error
         return done
 
-    def _wait_out(self, error: TallymarkError, attempt: int) -> None:
-        delay, _ = told_again(log, error, self._config.backoff, attempt, action="pipeline.retry")
+    def _wait_out(self, error: TallymarkError, attempt: int, *, share: float = 1.0) -> None:
+        known = self._config.backoff
+        backoff = replace(known, first_s=known.first_s * share, cap_s=known.cap_s * share)
+        delay, _ = told_again(log, error, backoff, attempt, action="pipeline.retry")
         self._stop.wait(delay)
 
 

@@ -24,6 +24,12 @@ update {schema}.runs set seen_at = clock_timestamp() where run = %(run)s
 -- The ledger tells of the last weeks; the positions need none of it.
 delete from {schema}.ingested where consumer = %(consumer)s and committed_at < now() - interval '30 days'
 
+-- name: forget_runs
+-- With them; not one whose staging tables are still there, for they are found by it, nor this one.
+delete from {schema}.runs
+ where consumer = %(consumer)s and run <> %(run)s and seen_at < now() - interval '30 days'
+   and to_regclass('{schema}.staging_' || run) is null and to_regclass('{schema}.staging_' || run || '_b') is null
+
 -- name: clear_staging
 -- After the commit, in a transaction of its own: tokens are random, so that what is left over is never counted. It takes
 -- the table alone; a task that was given up and still writes must not keep us.
@@ -42,22 +48,36 @@ select id, source, named, topic, partition, "offset", position, key, value, head
   from {table} where token = any(%(tokens)s)
 
 -- name: drop_known
--- What the inbox has already, whether with the same contents or under an id that was used for something else.
-delete from {table} s using {schema}.inbox i
- where s.token = any(%(tokens)s) and i.id = s.id and i.source = s.source and i.consumer = %(consumer)s
-returning s.id, s.source, s.named, s.topic, s.partition, s."offset", s.position, s.key, s.value, s.headers::text, s.logged_at,
-          i.key is not distinct from s.key and i.value is not distinct from s.value
+-- What the inbox has already: under an id that was used for something else in full, and with the same contents, which may
+-- be all of a batch that is read again, only how many at which place.
+with gone as (
+    delete from {table} s using {schema}.inbox i
+     where s.token = any(%(tokens)s) and i.id = s.id and i.source = s.source and i.consumer = %(consumer)s
+    returning s.id, s.source, s.named, s.topic, s.partition, s."offset", s.position, s.key, s.value,
+              s.headers::text as headers, s.logged_at,
+              i.key is not distinct from s.key and i.value is not distinct from s.value as same
+)
+select id, source, named, topic, partition, "offset", position, key, value, headers, logged_at, 1::bigint from gone where not same
+union all
+select null, null, null, topic, partition, null, null, null, null, null, null, count(*) from gone where same
+ group by topic, partition
 
 -- name: drop_twice
--- What stands in this batch twice: the first one counts.
+-- What stands in this batch twice: the first one counts. Told as above.
 with firsts as (
     select distinct on (id, source) ctid as at, id, source, key, value from {table}
      where token = any(%(tokens)s) order by id, source, topic, partition, "offset"
+), gone as (
+    delete from {table} s using firsts f
+     where s.token = any(%(tokens)s) and s.id = f.id and s.source = f.source and s.ctid <> f.at
+    returning s.id, s.source, s.named, s.topic, s.partition, s."offset", s.position, s.key, s.value,
+              s.headers::text as headers, s.logged_at,
+              f.key is not distinct from s.key and f.value is not distinct from s.value as same
 )
-delete from {table} s using firsts f
- where s.token = any(%(tokens)s) and s.id = f.id and s.source = f.source and s.ctid <> f.at
-returning s.id, s.source, s.named, s.topic, s.partition, s."offset", s.position, s.key, s.value, s.headers::text, s.logged_at,
-          f.key is not distinct from s.key and f.value is not distinct from s.value
+select id, source, named, topic, partition, "offset", position, key, value, headers, logged_at, 1::bigint from gone where not same
+union all
+select null, null, null, topic, partition, null, null, null, null, null, null, count(*) from gone where same
+ group by topic, partition
 
 -- name: drop_odd
 -- Ids that cannot be trusted by the time they claim.
@@ -71,7 +91,8 @@ insert into {table} (id, source, named, topic, partition, "offset", position, ke
 values (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s::json, %s, %s)
 
 -- name: drop_held
--- What has to wait behind the unfinished of its key. By the key itself: few keys wait, and many messages come.
+-- What has to wait behind the unfinished of its key. By the key itself: few keys wait, and many messages come. Without
+-- values and headers: whoever takes them from the queue reads those in the inbox.
 with waiting as (
     select distinct i.topic, i.key from {schema}.queue q
       join {schema}.inbox i on i.id = q.id and i.source = q.source and i.consumer = q.consumer
@@ -79,13 +100,13 @@ with waiting as (
 )
 delete from {table} s using waiting w
  where s.token = any(%(tokens)s) and s.topic = w.topic and s.key = w.key and s.topic = any(%(ordered)s)
-returning s.id, s.source, s.named, s.topic, s.partition, s."offset", s.position, s.key, s.value, s.headers::text, s.logged_at
+returning s.id, s.source, s.named, s.topic, s.partition, s."offset", s.position, s.key, null::bytea, '', s.logged_at
 
 -- name: drop_behind
 -- The same for keys that failed just now.
 delete from {table} s using unnest(%(topics)s::text[], %(keys)s::bytea[]) w(topic, key)
  where s.token = any(%(tokens)s) and s.n >= %(from_n)s and s.topic = w.topic and s.key = w.key
-returning s.id, s.source, s.named, s.topic, s.partition, s."offset", s.position, s.key, s.value, s.headers::text, s.logged_at
+returning s.id, s.source, s.named, s.topic, s.partition, s."offset", s.position, s.key, null::bytea, '', s.logged_at
 
 -- name: number
 -- The order of the log, within a partition: by it the batch can be cut.
@@ -98,6 +119,11 @@ update {table} s set n = r.n
 select id, source, named, topic, partition, "offset", position, key, value, headers::text, logged_at
   from {table} where token = any(%(tokens)s) and n >= %(low)s and n < %(high)s
  order by n
+
+-- name: outlines
+-- All of them, in order, as a queue needs them.
+select s.id, s.source, s.named, s.topic, s.partition, s."offset", s.position, s.key, null::bytea, '', s.logged_at
+  from {table} s where s.token = any(%(tokens)s) order by topic collate "C", partition, "offset"
 
 -- name: record_staged
 -- In the order of the log within a partition; which topic comes first is no matter, so bytes are compared.

@@ -3,6 +3,9 @@
 Only rows under the tokens of winning attempts count, and only after each token's count was compared with what its task
 said (pitfall 19): a lost or a zombie attempt's rows are never looked at. What the inbox had already is taken out, so
 that what remains is what handlers may see (pitfall 22).
+
+What comes back to the driver is counted or queued more often than it is read: then it comes without values and headers,
+so that the driver's memory does not follow a batch's bytes (P7).
 """
 
 from __future__ import annotations
@@ -86,22 +89,27 @@ class Staged:
                 raise StagingLost(f"{found.get(token, 0)} of {rows} rows that a task loaded are there")
         self._left = sum(self._expected.values())
 
-    def keep(self) -> tuple[list[Received], list[Received]]:
-        """Put the rows into the inbox; gives back those that were kept before, and those that reuse an id."""
+    def keep(self) -> tuple[int, list[Received]]:
+        """Put the rows into the inbox; gives back how many were kept before, and those that reuse an id."""
         if not self._left:
-            return [], []
+            return 0, []
         try:
             with self._connection.transaction():
                 self._run_query("keep_staged")
-            return [], []
+            return 0, []
         except psycopg.errors.UniqueViolation:
             pass
-        repeated: list[Received] = []
+        repeated = 0
         reused: list[Received] = []
         for name in ("drop_known", "drop_twice"):
-            for *row, same in self._rows(name):
-                (repeated if same else reused).append(Received(*row))
-        self._without([*repeated, *reused])
+            for *row, count in self._rows(name):
+                if row[0] is None:
+                    repeated += count
+                    self._left -= count
+                    self.kept[row[3], row[4]] -= count
+                else:
+                    reused.append(Received(*row))
+        self._without(reused)
         self._run_query("keep_staged")
         return repeated, reused
 
@@ -117,7 +125,7 @@ class Staged:
         self._left += len(messages)
 
     def drop_held(self, ordered: Collection[str]) -> list[Received]:
-        """Take out, in order, what waits behind the unfinished of its key."""
+        """Take out, in order, what waits behind the unfinished of its key. Without values: it is for the queue."""
         found = [Received(*row) for row in self._rows("drop_held", ordered=list(ordered))]
         self._left -= len(found)
         return sorted(found, key=lambda each: (each.topic, each.partition, each.offset))
@@ -135,9 +143,8 @@ class Staged:
 
     def drop_all(self) -> list[Received]:
         """Everything, in order: it is applied by others, later."""
-        found = self.rows(0, self.number())
         self._left = 0
-        return found
+        return [Received(*row) for row in self._rows("outlines")]
 
     def number(self) -> int:
         """Give each row its place in the order; gives back how many there are."""

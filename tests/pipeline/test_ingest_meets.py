@@ -1,0 +1,118 @@
+"""What an ingest meets beside its messages: another run, failures without end, odd folders, added partitions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+from confluent_kafka.admin import AdminClient, NewPartitions
+
+from tallymark.apply.handlers import Handlers
+from tallymark.apply.incoming import Message
+from tallymark.apply.options import Defaults
+from tallymark.pipeline import kafkasource
+from tallymark.pipeline.committing import Committed
+from tallymark.pipeline.effects import Effect, HandlersEffect, SqlEffect
+from tallymark.pipeline.tenure import Held
+from tallymark.policy import Backoff
+from tests.inbox.ground import Ground
+from tests.leaders import wait_for_leaders
+from tests.pipeline.grounds import APPLY, Run
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def test_a_run_that_is_refused_leaves_the_one_at_work_alone(
+    inbox_ground: Ground, spark: SparkSession
+) -> None:
+    """Two live runs: the second ends with a line, and the first goes on as if nobody had come."""
+    ground = inbox_ground
+    ground.send(150)
+    run = Run(ground, spark, max_offsets=60)
+    refused: list[str] = []
+
+    def meanwhile(_done: Committed) -> None:
+        if not refused:
+            with pytest.raises(Held, match="another run of this job") as second:
+                Run(ground, spark)()
+            refused.append(str(second.value))
+
+    run.note = meanwhile
+    assert sum(each.applied for each in run()) == 150
+    assert len(refused) == 1
+    assert ground.compare().is_clean
+    assert ground.query("select batch from tallymark.ingested where batch > 1"), "it went on"
+    assert ground.query("select trouble from tallymark.runs") == [(None,)], "the second never began"
+    assert ground.value("select count(*) from pg_tables where tablename like 'staging_%%'") == 0
+
+
+@pytest.mark.parametrize("one_by_one", [False, True], ids=["a statement for all", "a handler each"])
+def test_what_always_meets_a_serialization_failure_counts_as_failed(
+    inbox_ground: Ground, spark: SparkSession, one_by_one: bool
+) -> None:
+    """Pitfall 27: a trigger, or another database, may raise that code for ever: not two of us in each other's way."""
+    ground = inbox_ground
+    good = ground.send(60)
+    (bad, behind) = ground.send(2, account="poison")
+    effect: Effect = SqlEffect(APPLY, [ground.topic])
+    if one_by_one:
+        handlers = Handlers(Defaults().changed(backoff=(60, 60)))
+
+        def apply(message: Message, tx: Any) -> None:
+            tx.execute(
+                "insert into effect (message_id, account) values (%s, %s)",
+                [str(message.id), "poison" if message.key == b"poison" else "good"],
+            )
+
+        handlers.handler(ground.topic)(apply)
+        effect = HandlersEffect(handlers)
+    refused = """
+        create function refuse() returns trigger language plpgsql as $$
+        begin
+            raise exception 'in the way' using errcode = '40001';
+        end $$;
+        create trigger refuse before insert on effect for each row
+          when (new.account = 'poison') execute function refuse();
+        select 1"""
+    with psycopg.connect(ground.url) as connection:
+        connection.execute(refused.encode())
+    done = Run(ground, spark, effect, backoff=Backoff(first_s=0.01, cap_s=0.05))()
+    assert sum(each.applied for each in done) == 60
+    assert {row[0] for row in ground.query("select message_id from effect")} == set(good)
+    waiting = ground.query("select id::text, attempts > 0 from tallymark.queue order by seq")
+    assert waiting == [(bad, True), (behind, False)]
+    assert "in the way" in ground.value("select reason from tallymark.queue where attempts > 0")
+
+
+def test_a_checkpoint_folder_whose_name_has_a_space(
+    inbox_ground: Ground, spark: SparkSession, tmp_path: Path
+) -> None:
+    inbox_ground.send(10)
+    assert sum(each.applied for each in Run(inbox_ground, spark, checkpoint=tmp_path / "our own %20")()) == 10
+    assert [each.name for each in tmp_path.iterdir()] == ["our own %20"], "nothing is written beside it"
+    assert not list((tmp_path / "our own %20").iterdir())
+
+
+def test_a_partition_added_between_the_positions_and_the_query(
+    inbox_ground: Ground, spark: SparkSession, admin: AdminClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark asks for offsets of all partitions: the positions are taken again, with those that were added."""
+    ground = inbox_ground
+    ground.send(20)
+    stream, starts = kafkasource.stream, list[int]()
+
+    def late(*arguments: Any, **options: Any) -> Any:
+        starts.append(len(arguments[2]))
+        if len(starts) == 1:
+            admin.create_partitions([NewPartitions(ground.topic, 4)])[ground.topic].result(30)
+            wait_for_leaders(admin, ground.topic, 4)
+        return stream(*arguments, **options)
+
+    monkeypatch.setattr(kafkasource, "stream", late)
+    Run(ground, spark, backoff=Backoff(first_s=0.01, cap_s=0.05))()
+    assert starts == [3, 4]
+    assert ground.applied() == 20
+    assert set(ground.positions()) == {0, 1, 2, 3}
