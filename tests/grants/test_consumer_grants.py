@@ -14,6 +14,7 @@ from tallymark.store.postgres.inboxfailed import InboxFailed
 from tallymark.store.postgres.inboxoperators import InboxOperators
 from tallymark.store.postgres.inboxstore import PostgresInboxStore
 from tallymark.store.postgres.migrations import apply_grants, migrate
+from tallymark.store.postgres.pipelinestore import PipelineStore
 from tests.grants.test_grants import PASSWORD, as_user
 from tests.inbox_store.conftest import message
 
@@ -80,6 +81,23 @@ def work(url: str) -> None:
 
 def test_a_consumer_keeps_applies_and_goes_on(logins: dict[str, str]) -> None:
     work(logins["consumer"])
+
+
+def test_a_consumer_runs_the_pipeline_and_forgets_old_runs(logins: dict[str, str]) -> None:
+    url = logins["consumer"]
+    inbox = PostgresInboxStore(url, "ledger")
+    store = PipelineStore(url, lambda: inbox, schema="tallymark", consumer="ledger", run="0" * 12)
+    store.begin("me", ["transfers"], "local")
+    with psycopg.connect(url) as tx:
+        tx.execute(
+            "insert into tallymark.runs (run, consumer, owner, topics, master, host, pid, version, seen_at)"
+            " values ('111111111111', 'ledger', 'o', '{}', 'm', 'h', 1, '0', now() - interval '31 days')"
+        )
+    store.forget()
+    with psycopg.connect(url) as tx:
+        assert tx.execute("select run from tallymark.runs").fetchall() == [("0" * 12,)]
+    store.end(None)
+    inbox.close()
 
 
 def test_a_reader_sees_it_all(logins: dict[str, str]) -> None:

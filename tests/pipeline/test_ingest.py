@@ -23,6 +23,7 @@ from tallymark.lifecycle import OwnerKind
 from tallymark.message import new_id
 from tallymark.pipeline.committing import Committed
 from tallymark.pipeline.effects import FunctionEffect, HandlersEffect, Messages, NoEffect
+from tallymark.pipeline.machine import of_this_machine
 from tallymark.pipeline.tenure import Held
 from tallymark.store.postgres.inboxstore import PostgresInboxStore
 from tests.deleting import deleted
@@ -311,7 +312,7 @@ def test_who_holds_the_positions_is_not_pushed_aside(
     Run(ground, spark)()
     store = PostgresInboxStore(ground.url, ground.name)
     wanted = [Wanted(ground.topic, partition, "", 0) for partition in range(3)]
-    holder = f"{socket.gethostname()}:{os.getppid()}:0123456789"
+    holder = of_this_machine(f"{socket.gethostname()}:{os.getppid()}:0123456789")
     store.take(holder, kind, 60, wanted)
     ground.send(10)
     with pytest.raises(Held, match=f"is held by {holder}"):
@@ -319,34 +320,10 @@ def test_who_holds_the_positions_is_not_pushed_aside(
     assert ground.applied() == 10
     store.release(holder, {place: each.epoch for place, each in store.positions().items()})
     if kind is OwnerKind.SPARK:
-        store.take(f"{socket.gethostname()}:999999999:0123456789", kind, 60, wanted)
+        store.take(of_this_machine(f"{socket.gethostname()}:999999999:0123456789"), kind, 60, wanted)
     Run(ground, spark)()
     assert ground.applied() == 20
     store.close()
-
-
-def test_a_run_that_is_refused_leaves_the_one_at_work_alone(
-    inbox_ground: Ground, spark: SparkSession
-) -> None:
-    """Two live runs: the second ends with a line, and the first goes on as if nobody had come."""
-    ground = inbox_ground
-    ground.send(150)
-    run = Run(ground, spark, max_offsets=60)
-    refused: list[str] = []
-
-    def meanwhile(_done: Committed) -> None:
-        if not refused:
-            with pytest.raises(Held, match="another run of this job") as second:
-                Run(ground, spark)()
-            refused.append(str(second.value))
-
-    run.note = meanwhile
-    assert sum(each.applied for each in run()) == 150
-    assert len(refused) == 1
-    assert ground.compare().is_clean
-    assert ground.query("select batch from tallymark.ingested where batch > 1"), "it went on"
-    assert ground.query("select trouble from tallymark.runs") == [(None,)], "the second never began"
-    assert ground.value("select count(*) from pg_tables where tablename like 'staging_%%'") == 0
 
 
 def _records(ground: Ground) -> list[Any]:

@@ -98,6 +98,33 @@ def test_a_run_keeps_house(make_station: MakeStation) -> None:
     assert kept.wait(10)
 
 
+def test_a_run_forgets_what_was_months_ago(inbox_ground: Ground, make_station: MakeStation) -> None:
+    """P7: its ledger, and those who ran before it. One whose staging tables are still there is found by its row."""
+    station = make_station(upkeep_s=0.01)
+    old, left = "0" * 12, "1" * 12
+    columns = "(run, consumer, owner, topics, master, host, pid, version, seen_at)"
+    values = "values (%s, %s, 'o', '{}', 'm', 'h', 1, '0', now() - interval '31 days') returning 1"
+    inbox_ground.query("select tallymark.make_staging(%s)", left)
+    for run in (left, old):
+        inbox_ground.query(f"insert into tallymark.runs {columns} {values}", run, inbox_ground.name)
+    ledger = (
+        "(run, batch, consumer, ranges, read, kept, applied, queued, dead, load_s, commit_s, committed_at)"
+    )
+    for batch, days in enumerate((31, 29)):
+        inbox_ground.query(
+            f"insert into tallymark.ingested {ledger} values (%s, %s, %s, '[]', 0, 0, 0, 0, 0, 0, 0,"
+            " now() - %s * interval '1 day') returning 1",
+            *(station.run_name, batch, inbox_ground.name, days),
+        )
+    runs = "select run from tallymark.runs"
+    wait_for(lambda: (old,) not in inbox_ground.query(runs), what="the run is forgotten")
+    wait_for(
+        lambda: inbox_ground.query("select batch from tallymark.ingested") == [(1,)],
+        what="its old batches are",
+    )
+    assert {row[0] for row in inbox_ground.query(runs)} == {left, station.run_name}
+
+
 def test_one_that_comes_late_leaves_the_tables_of_who_is_at_work(
     inbox_ground: Ground, make_station: MakeStation
 ) -> None:

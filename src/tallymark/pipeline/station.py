@@ -21,6 +21,7 @@ from tallymark.inbox.workers import Noticed, Worker
 from tallymark.pipeline.committing import Commit, Committed
 from tallymark.pipeline.effects import Effect
 from tallymark.pipeline.ingest import Ingest, IngestConfig, new_run
+from tallymark.pipeline.machine import of_this_machine
 from tallymark.pipeline.tenure import Tenure
 from tallymark.store.postgres.inboxstore import PostgresInboxStore, application_of
 from tallymark.store.postgres.pipelinestore import PipelineStore
@@ -65,7 +66,7 @@ class IngestStation:
         self._client = client
         self._stop = stop
         self._note = note
-        self._owner, self.run_name = new_owner(), new_run()
+        self._owner, self.run_name = of_this_machine(new_owner()), new_run()
         self._stores: list[PostgresInboxStore] = []
         self._upkeep, self._upkeep_s = upkeep, upkeep_s
         self._over = threading.Event()
@@ -124,9 +125,14 @@ class IngestStation:
         self._tenure.take(self._stop.wait)
         self._tenure.keep_alive()
         self._store.begin(self._owner, self._job.topics, master)
+        arguments = ("pipeline", self._over, self._keep_house, self._upkeep_s)
+        threading.Thread(target=keep_house, args=arguments, name="tallymark-upkeep", daemon=True).start()
+
+    def _keep_house(self) -> None:
+        """A run may last for months: its own ledger must not grow with them."""
+        self._store.forget()
         if self._upkeep is not None:
-            arguments = ("pipeline", self._over, self._upkeep, self._upkeep_s)
-            threading.Thread(target=keep_house, args=arguments, name="tallymark-upkeep", daemon=True).start()
+            self._upkeep()
 
     def run(self, spark: SparkSession, config: IngestConfig) -> None:
         """Until the backlog is read, or told to stop."""

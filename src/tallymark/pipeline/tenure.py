@@ -1,14 +1,12 @@
 """The positions that one run holds: taken as Spark's, with a lease that a thread renews, given back at the end.
 
 A service that holds them, or another run of the same consumer, is not pushed aside: the run ends and says who it is
-(pitfall 23). A run that was killed on this machine is known to be gone by its process, and not waited for.
+(pitfall 23). A run that was killed on this machine is known to be gone by its process, and not waited for (machine.py).
 """
 
 from __future__ import annotations
 
 import logging
-import os
-import socket
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -21,6 +19,7 @@ from tallymark.inbox.gaps import Bounds, gap, start_of
 from tallymark.inbox.ports import Place, Position, Wanted
 from tallymark.inbox.screening import Screen
 from tallymark.lifecycle import OwnerKind
+from tallymark.pipeline.machine import lives_here
 from tallymark.store.postgres.inboxstore import PostgresInboxStore
 
 log = logging.getLogger("tallymark.pipeline")
@@ -202,29 +201,15 @@ class Tenure:
 
     def _refuse_living(self, owner: str, position: Position, *, patient: bool) -> None:
         if position.owner_kind is OwnerKind.SPARK:
-            alive = _lives_here(owner)
+            alive = lives_here(owner)
             if alive is False:
                 held = self._store.positions().values()
                 self._store.release(owner, {each.place: each.epoch for each in held if each.owner == owner})
                 return
             if alive is None and patient:
-                return  # on another machine: if it was killed, its lease runs out
+                return  # nobody here can tell: if it was killed, its lease runs out
         what = "a service" if position.owner_kind is OwnerKind.SERVICE else "another run of this job"
         raise Held(
             f"{position.topic}/{position.partition} is held by {owner}: {what} reads for this consumer",
             remedy="stop it first, or wait until its lease has run out if it was killed",
         )
-
-
-def _lives_here(owner: str) -> bool | None:
-    """Whether this process of this machine runs; None where it is another machine's."""
-    host, _, pid = owner.rpartition(":")[0].rpartition(":")
-    if host != socket.gethostname() or not pid.isdigit():
-        return None
-    try:
-        os.kill(int(pid), 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

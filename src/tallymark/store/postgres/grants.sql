@@ -76,7 +76,7 @@ begin
     grant execute on function {schema}.make_inbox_partitions, {schema}.inbox_upto, {schema}.id_floor, {schema}.id_time
         to tallymark_consumer;
     -- The pipeline, which fills the same tables.
-    grant select, insert, update on {schema}.runs to tallymark_consumer;
+    grant select, insert, update, delete on {schema}.runs to tallymark_consumer;
     grant select, insert, delete on {schema}.ingested to tallymark_consumer;
     grant execute on function {schema}.make_staging, {schema}.drop_staging to tallymark_consumer;
     -- What operators do leaves its trace.

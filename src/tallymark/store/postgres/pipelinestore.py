@@ -119,7 +119,18 @@ class PipelineStore:
         )
         self._db.rows("make_staging", {"run": self.run})
         self._db.rows("drop_staging", {"consumer": self._consumer, "run": self.run})
-        self._db.rows("forget_batches", {"consumer": self._consumer})
+        self.forget()
+
+    def forget(self) -> None:
+        """What nobody asks for any more, over a connection of its own: also for a thread that keeps house (P7)."""
+        queries = load("tallymark.store.postgres", "pipeline.sql", self._schema)
+        try:
+            with connect(self.url, application=_APPLICATION) as connection:
+                for name in ("forget_batches", "forget_runs"):
+                    connection.execute(queries[name], {"consumer": self._consumer, "run": self.run})
+        except (psycopg.Error, TallymarkError) as error:  # the next time may be luckier
+            known = explain(error, self.url) if isinstance(error, psycopg.Error) else error
+            log.warning("old runs are not forgotten: %s", known, extra={"action": "pipeline.forget"})
 
     def renew(self) -> PostgresInboxStore:
         """Commit over another session from now on; gives back the store of the one before, which somebody still holds."""
