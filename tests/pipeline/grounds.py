@@ -75,7 +75,13 @@ class Run:
     """An ingest in this process, over a session that tests share."""
 
     def __init__(
-        self, ground: Ground, spark: SparkSession, effect: Effect | None = None, **options: Any
+        self,
+        ground: Ground,
+        spark: SparkSession,
+        effect: Effect | None = None,
+        *,
+        deferred: bool = False,
+        **options: Any,
     ) -> None:
         topics = (ground.topic, *ground.more_topics)
         self._spark = spark
@@ -84,7 +90,7 @@ class Run:
         self.done: list[Committed] = []
         self.note: Callable[[Committed], None] = lambda _done: None
         self.station = IngestStation(
-            Job(ground.name, topics, effect or SqlEffect(APPLY, topics)),
+            Job(ground.name, topics, effect or SqlEffect(APPLY, topics), deferred=deferred),
             {"bootstrap.servers": ground.servers},
             ground.url,
             stop=self.stop,

@@ -49,7 +49,13 @@ def test_a_run_that_is_refused_leaves_the_one_at_work_alone(
     assert ground.value("select count(*) from pg_tables where tablename like 'staging_%%'") == 0
 
 
-@pytest.mark.parametrize("one_by_one", [False, True], ids=["a statement for all", "a handler each"])
+@pytest.mark.parametrize(
+    "one_by_one",
+    [
+        pytest.param(False, id="a statement for all"),
+        pytest.param(True, id="a handler each", marks=pytest.mark.full),
+    ],
+)
 def test_what_always_meets_a_serialization_failure_counts_as_failed(
     inbox_ground: Ground, spark: SparkSession, one_by_one: bool
 ) -> None:
