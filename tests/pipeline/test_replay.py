@@ -13,58 +13,17 @@ from confluent_kafka import TopicPartition
 
 from tallymark.broker.kafka import AdminClient
 from tallymark.errors import Problem, UsageError
-from tallymark.inbox.gaps import Bounds
 from tallymark.message import new_id
-from tallymark.pipeline.manifest import Archive, Extent, Move, Stored
-from tallymark.pipeline.manifestlog import ManifestLog
-from tallymark.pipeline.replay import Replay, Source, planned, since_of
-from tallymark.pipeline.replayground import Wish, prepared
-from tallymark.store.postgres.replay import Redriven, ReplayStore
+from tallymark.store.postgres.replay import ReplayStore
 from tests.children import start_child
 from tests.deleting import deleted
 from tests.inbox.ground import Ground
 from tests.pipeline.archiving import Ground as Archiving
+from tests.pipeline.replaying import kept, replay
 from tests.waiting import wait_for
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-
-def replay(
-    ground: Ground,
-    spark: SparkSession,
-    *,
-    consumer: str | None = None,
-    since_ms: int | None = None,
-    ids: list[str] | None = None,
-    topics: tuple[str, ...] = (),
-    archive: Path | None = None,
-    incomplete: bool = False,
-    any_order: bool = False,
-) -> tuple[Redriven, Replay]:
-    """A replay in this process."""
-    client = {"bootstrap.servers": ground.servers}
-    store = ReplayStore(ground.url, consumer or ground.name)
-    try:
-        wish = Wish(since_ms, None if ids is None else tuple(ids), topics, incomplete)
-        manifests = None if archive is None else ManifestLog(archive)
-        start = prepared(store, client, manifests, wish)
-        job = Replay(
-            spark,
-            client,
-            archive,
-            lambda messages: store.redrive(messages, any_order=any_order),
-            since_ms=since_ms,
-            ids=wish.ids,
-        )
-        return job.run(start.source), job
-    finally:
-        store.close()
-
-
-def kept(ground: Ground, consumer: str | None = None) -> set[str]:
-    rows = ground.query("select id::text from tallymark.inbox where consumer = %s", consumer or ground.name)
-    return {row[0] for row in rows}
 
 
 def test_a_new_consumer_gets_all_since_a_moment_and_goes_on_by_itself(
@@ -201,65 +160,6 @@ def test_the_verb_killed_and_run_again(inbox_ground: Ground, tmp_path: Path) -> 
     inbox_ground.apply_all(4000)
     verdict = inbox_ground.compare(without=sent[4000:])
     assert verdict.is_clean, verdict
-
-
-# What is read from where: pure.
-
-PLACE = ("t", 0)
-FILE = Stored("f", "t", "2026-11-15", 5, 1, (0, 0), (0, 4), (100, 200))
-
-
-def plan(
-    *,
-    first: int,
-    end: int,
-    start: int,
-    archived: tuple[int, int] | None = None,
-    strict: bool = True,
-    since: int = 0,
-) -> Source:
-    archive = None
-    if archived:
-        archive = Archive(1, topics={"t": "T"}, extents={PLACE: Extent(*archived)}, files={"f": FILE})
-    return planned(
-        {PLACE: end},
-        {PLACE: start},
-        {PLACE: Bounds(first, 100, "T")},
-        archive=archive,
-        since_ms=since,
-        strict=strict,
-    )
-
-
-def test_all_from_kafka_where_kafka_has_it() -> None:
-    assert plan(first=0, end=50, start=0) == Source((Move("t", 0, 0, 50),))
-    assert plan(first=10, end=50, start=20) == Source((Move("t", 0, 20, 50),))
-    assert plan(first=10, end=50, start=20, archived=(0, 15)) == Source((Move("t", 0, 20, 50),))
-    assert plan(first=0, end=50, start=60) == Source()
-
-
-def test_the_older_part_from_the_archive() -> None:
-    found = plan(first=10, end=50, start=10, archived=(3, 60))
-    assert found == Source((Move("t", 0, 10, 50),), (FILE,), (Move("t", 0, 3, 10),))
-    assert plan(first=10, end=50, start=10, archived=(3, 60), since=201).files == ()
-    assert plan(first=40, end=30, start=40, archived=(0, 60)).archived == (Move("t", 0, 0, 30),)
-
-
-def test_a_part_that_is_nowhere_is_named() -> None:
-    with pytest.raises(Problem, match="t/0: offsets 8 to 9 are neither in Kafka nor in the archive"):
-        plan(first=10, end=50, start=10, archived=(0, 8))
-    with pytest.raises(Problem, match="t/0: offsets 0 to 9 are no longer in Kafka"):
-        plan(first=10, end=50, start=10)
-    assert plan(first=10, end=50, start=10, strict=False).kafka == (Move("t", 0, 10, 50),)
-    assert plan(first=10, end=50, start=10, archived=(0, 8), strict=False).archived == (Move("t", 0, 0, 8),)
-
-
-def test_how_far_back_ids_can_lie() -> None:
-    one = "0197e5a0-0000-7000-8000-000000000000"
-    moment = int(one.replace("-", "")[:12], 16)
-    assert since_of([one]) == moment - 86_400_000
-    assert since_of([one, str(uuid.uuid4())]) == 0
-    assert since_of([one, "order-17"]) == 0
 
 
 def _logged_ms(ground: Ground) -> dict[tuple[str, int], int]:

@@ -1,15 +1,16 @@
 """The job: messages again into a consumer, from Kafka, or from the archive where Kafka no longer has them.
 
 Saved ids keep each once: what the consumer kept before changes nothing. What is new to it goes through its queue, in the
-order of the log, and is applied by its own handlers under their own scheme.
+order of the log, and is applied by its own handlers under their own scheme. Memory does not grow with what is replayed:
+the driver holds a piece of it at a time (replaypieces).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from itertools import islice
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,14 +21,19 @@ from tallymark.inbox.identity import is_named, received
 from tallymark.inbox.ports import Received
 from tallymark.pipeline import archivefiles, failures
 from tallymark.pipeline.manifest import Archive, Move, Place, Stored
+from tallymark.pipeline.replaypieces import CELL, ROW_WEIGHT, Cell, Portion, chunks, pieces, windows
 from tallymark.store.postgres.replay import Redriven
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-# Messages of one transaction.
-_CHUNK = 2_000
 _SKEW = timedelta(days=1)
+# What a message weighs in the driver, by estimate.
+_WEIGHT = (
+    f"{ROW_WEIGHT}L + coalesce(octet_length(key), 0) + coalesce(octet_length(value), 0) "
+    "+ coalesce(aggregate(headers, 0L, "
+    "(sum, h) -> sum + 100 + octet_length(h.key) + coalesce(octet_length(h.value), 0)), 0)"
+)
 # As identity.received: the last ce_id counts; a message without one is named by its place.
 _ID = (
     "coalesce(nullif(cast(try_element_at(filter(headers, h -> h.key = 'ce_id'), -1).value as string), ''), "
@@ -126,6 +132,7 @@ class Replay:
         since_ms: int | None = None,
         ids: Sequence[str] | None = None,
         note: Callable[[Redriven], None] = lambda _total: None,
+        portion: Portion = Portion(),  # noqa: B008 - frozen
     ) -> None:
         self._spark = spark
         self._client = client
@@ -134,6 +141,7 @@ class Replay:
         self._since_ms = since_ms
         self._ids = ids
         self._note = note
+        self._portion = portion
         self.found: set[str] = set()
         self.total = Redriven()
         self.from_archive = 0
@@ -141,32 +149,50 @@ class Replay:
     def run(self, source: Source) -> Redriven:
         """The archive's part first: it is older."""
         try:
-            if source.files:
-                # Files hold several partitions, in no order: put in the log's.
-                rows = chosen(self._old(source), self._since_ms, self._ids)
-                self._drive(rows.orderBy("topic", "partition", "offset"))
-                self.from_archive = self.total.read
-            if source.kafka:
-                # A task has one partition, in order.
-                new = archivefiles.records(archivefiles.between(self._spark, self._client, source.kafka))
-                self._drive(chosen(new, self._since_ms, self._ids))
+            self._drive(source.archived, lambda moves: self._old(source.files, moves))
+            self.from_archive = self.total.read
+            self._drive(source.kafka, self._new)
         except Exception as error:
             raise failures.explain(error) from error
         return self.total
 
-    def _old(self, source: Source) -> DataFrame:
+    def _old(self, files: Sequence[Stored], moves: Sequence[Move]) -> DataFrame | None:
         if self._archive is None:
             raise Problem("no archive was named")
-        rows = archivefiles.read(self._spark, self._archive, source.files)
-        return rows.where(" or ".join(_condition(move) for move in source.archived))
+        lying = [each for each in files if any(_may_hold(each, move) for move in moves)]
+        if not lying:
+            return None
+        rows = archivefiles.read(self._spark, self._archive, lying)
+        return rows.where(" or ".join(_condition(move) for move in moves))
 
-    def _drive(self, rows: DataFrame) -> None:
-        """Chunk by chunk, each a transaction: memory does not grow with what is replayed."""
-        stream = rows.toLocalIterator(prefetchPartitions=True)
-        while chunk := list(islice(_messages(stream, self.found if self._ids else None), _CHUNK)):
+    def _new(self, moves: Sequence[Move]) -> DataFrame:
+        return archivefiles.records(archivefiles.between(self._spark, self._client, moves))
+
+    def _drive(self, moves: Sequence[Move], read: Callable[[Sequence[Move]], DataFrame | None]) -> None:
+        """Window by window, piece by piece, chunk by chunk; each chunk is a transaction."""
+        for window in windows(moves, self._portion.window):
+            if (all_ := read(window)) is None:
+                continue
+            cells = weighed(chosen(all_, self._since_ms, self._ids))
+            for piece in pieces(window, cells, self._portion.piece):
+                if (rows := read(piece)) is not None:
+                    self._fetch(chosen(rows, self._since_ms, self._ids))
+
+    def _fetch(self, rows: DataFrame) -> None:
+        # Files hold several partitions, in no order: put in the log's.
+        piece = sorted(rows.collect(), key=itemgetter("topic", "partition", "offset"))
+        for chunk in chunks(_messages(piece, self.found if self._ids else None), self._portion):
             self.total += self._redrive(chunk)
             reached("replay.chunk")
             self._note(self.total)
+
+
+def weighed(rows: DataFrame) -> list[Cell]:
+    """What these weigh, by the cells that they lie in."""
+    from pyspark.sql.functions import expr
+
+    cells = rows.groupBy("topic", "partition", expr(f"offset div {CELL}")).agg(expr(f"sum({_WEIGHT})"))
+    return [Cell(*row) for row in cells.collect()]
 
 
 def chosen(rows: DataFrame, since_ms: int | None, ids: Sequence[str] | None) -> DataFrame:
@@ -184,7 +210,7 @@ def chosen(rows: DataFrame, since_ms: int | None, ids: Sequence[str] | None) -> 
     return named
 
 
-def _messages(rows: Iterator[Any], found: set[str] | None) -> Iterator[Received]:
+def _messages(rows: Iterable[Any], found: set[str] | None) -> Iterator[Received]:
     for row in rows:
         if found is not None:
             found.add(row["name"])
@@ -201,6 +227,15 @@ def _messages(rows: Iterator[Any], found: set[str] | None) -> Iterator[Received]
 
 def _bytes(value: bytearray | None) -> bytes | None:
     return None if value is None else bytes(value)
+
+
+def _may_hold(file: Stored, move: Move) -> bool:
+    return (
+        file.topic == move.topic
+        and file.partitions[0] <= move.partition <= file.partitions[1]
+        and file.offsets[0] < move.end
+        and file.offsets[1] >= move.start
+    )
 
 
 def _condition(move: Move) -> str:
