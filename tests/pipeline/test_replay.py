@@ -86,6 +86,33 @@ def test_what_kafka_no_longer_has_comes_from_the_archive(
     assert kept(inbox_ground, "other") == set(chosen) == job.found
 
 
+def test_what_no_archive_has_is_refused_unless_it_is_older(
+    spark: SparkSession, inbox_ground: Ground, tmp_path: Path, admin: AdminClient
+) -> None:
+    """Some of it Kafka had deleted before the archive began, and some before a run that went on without it."""
+    archiving = Archiving(inbox_ground.servers, tmp_path / "archive", [inbox_ground.topic])
+    first = int(time.time() * 1000) - 100_000
+
+    def send(start: int, at_ms: int, gone: int) -> None:
+        archiving.send(10, partitions=1, start=start, at_ms=[at_ms])  # ten offsets, and one for the marker
+        deleted(admin, TopicPartition(inbox_ground.topic, 0, gone))
+
+    send(0, first, 5)
+    archiving.archive(spark)
+    send(10, first + 10_000, 15)
+    archiving.archive(spark, {"skip_lost": True})
+    send(20, first + 20_000, 22)
+    topics = (inbox_ground.topic,)
+    before, gap = (f"{inbox_ground.topic}/0: offsets {each}" for each in ("0 to 4", "11 to 14"))
+    with pytest.raises(Problem, match=f"^{before}; {gap} are neither in Kafka nor in the archive"):
+        replay(inbox_ground, spark, since_ms=0, topics=topics, archive=archiving.folder)
+    with pytest.raises(Problem, match=f"^{gap} are neither"):
+        replay(inbox_ground, spark, since_ms=first + 5_000, topics=topics, archive=archiving.folder)
+    assert ReplayStore(inbox_ground.url, inbox_ground.name).topics() is None, "nothing was begun"
+    total, _ = replay(inbox_ground, spark, since_ms=first + 15_000, topics=topics, archive=archiving.folder)
+    assert total.kept == 10, "what is lacking is older"
+
+
 def test_behind_a_later_message_of_its_key_it_waits_for_an_operator(
     spark: SparkSession, inbox_ground: Ground
 ) -> None:

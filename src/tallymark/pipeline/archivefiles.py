@@ -106,6 +106,30 @@ def read(spark: SparkSession, archive: Path, files: Iterable[Stored]) -> DataFra
     )
 
 
+def has_older(archive: Path, files: Iterable[Stored], before: Move, moment_ms: int) -> bool:
+    """Whether something of this partition is archived behind this range, and older than the moment."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    # A footer tells of all partitions in its file together: the rows tell of this one.
+    where = (pc.field("partition") == before.partition) & (pc.field("offset") >= before.end)
+    for each in sorted(files, key=lambda file: file.offsets):
+        if (
+            each.topic != before.topic
+            or not each.partitions[0] <= before.partition <= each.partitions[1]
+            or each.offsets[1] < before.end
+            or each.logged_ms[0] >= moment_ms
+        ):
+            continue
+        found = pq.read_table(archive / each.path, columns=["timestamp"], filters=where, partitioning=None)
+        # In microseconds, as numbers: see above. One below zero is no time.
+        times = found.column("timestamp").cast(pa.int64()).to_numpy()
+        if ((times >= 0) & (times < moment_ms * 1000)).any():
+            return True
+    return False
+
+
 def delete(archive: Path, paths: Iterable[str]) -> None:
     """Take files away that no manifest names; a folder that is empty then goes too."""
     for path in paths:

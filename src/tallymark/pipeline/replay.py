@@ -8,7 +8,6 @@ the driver holds a piece of it at a time (replaypieces).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from operator import itemgetter
 from pathlib import Path
@@ -16,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 from tallymark.crashpoint import reached
 from tallymark.errors import Problem
-from tallymark.inbox.gaps import Bounds
 from tallymark.inbox.identity import is_named, received
 from tallymark.inbox.ports import Received
 from tallymark.pipeline import archivefiles, failures
-from tallymark.pipeline.manifest import Archive, Move, Place, Stored
+from tallymark.pipeline.manifest import Move, Stored
 from tallymark.pipeline.replaypieces import CELL, ROW_WEIGHT, Cell, Portion, chunks, pieces, windows
+from tallymark.pipeline.replayplan import Source
 from tallymark.store.postgres.replay import Redriven
 
 if TYPE_CHECKING:
@@ -39,67 +38,6 @@ _ID = (
     "coalesce(nullif(cast(try_element_at(filter(headers, h -> h.key = 'ce_id'), -1).value as string), ''), "
     "concat(topic, '/', partition, '/', offset, '@', unix_millis(timestamp)))"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """Where each part comes from: ranges of Kafka, and files of an archive with what counts in them."""
-
-    kafka: tuple[Move, ...] = ()
-    files: tuple[Stored, ...] = ()
-    # What counts in the files: by place, offsets from start up to, and without, end.
-    archived: tuple[Move, ...] = ()
-
-
-def planned(
-    ends: Mapping[Place, int],
-    starts: Mapping[Place, int],
-    bounds: Mapping[Place, Bounds],
-    *,
-    archive: Archive | None,
-    since_ms: int,
-    strict: bool,
-) -> Source:
-    """What to read from where. `starts` is where Kafka begins at or after the moment asked for. Pure.
-
-    `strict` refuses where something of that time may be in neither: a replay of a period must have all of it.
-    """
-    kafka, archived, files = [], [], []
-    for place, end in sorted(ends.items()):
-        first = bounds[place].first
-        start = max(starts[place], first)
-        if start < end:
-            kafka.append(Move(*place, start, end))
-        if start > first or first == 0:
-            continue  # Kafka has something older than what was asked for: so it has all of it
-        extent = archive.extents.get(place) if archive else None
-        if archive is None or extent is None or extent.next < min(first, end):
-            if strict:
-                raise _nowhere(
-                    place, extent.next if extent else 0, min(first, end), archive=archive is not None
-                )
-            if archive is None or extent is None:
-                continue
-        archived.append(Move(*place, extent.first, min(first, end, extent.next)))
-    if archive is not None and archived:
-        wanted = {move.topic for move in archived}
-        files = [
-            each for each in archive.files.values() if each.topic in wanted and each.logged_ms[1] >= since_ms
-        ]
-    return Source(tuple(kafka), tuple(files), tuple(archived))
-
-
-def _nowhere(place: Place, start: int, end: int, *, archive: bool) -> Problem:
-    where = f"{place[0]}/{place[1]}: offsets {start} to {end - 1}"
-    if archive:
-        return Problem(
-            f"{where} are neither in Kafka nor in the archive",
-            remedy="--incomplete replays the rest, if that is meant",
-        )
-    return Problem(
-        f"{where} are no longer in Kafka, and may be of the time that was asked for",
-        remedy="name the archive that has them with --archive, or say --incomplete",
-    )
 
 
 def since_of(ids: Sequence[str]) -> int:

@@ -8,9 +8,12 @@ from tallymark.broker import profiles
 from tallymark.broker.offsets import Logs, at_time
 from tallymark.broker.reach import admin_client, reach
 from tallymark.errors import Problem, UsageError
+from tallymark.pipeline import archivefiles
 from tallymark.pipeline.archive import bounds_of
+from tallymark.pipeline.manifest import Move
 from tallymark.pipeline.manifestlog import ManifestLog
-from tallymark.pipeline.replay import Source, planned, since_of
+from tallymark.pipeline.replay import since_of
+from tallymark.pipeline.replayplan import Source, planned
 from tallymark.store.postgres.replay import ReplayStore, refuse_other_topic
 
 
@@ -66,6 +69,15 @@ def prepared(
             # What lies further on the consumer reads by itself.
             ends[place] = min(ends[place], position.next_offset)
     since_ms = since_of(wish.ids or ()) if wish.since_ms is None else wish.since_ms
+
+    def older(missing: Move) -> bool:
+        """Something older than the moment lies behind it: then it is older still."""
+        return (
+            manifests is not None
+            and state is not None
+            and archivefiles.has_older(manifests.folder, state.files.values(), missing, since_ms)
+        )
+
     source = planned(
         ends,
         at_time(admin, list(bounds), since_ms),
@@ -73,6 +85,7 @@ def prepared(
         archive=state,
         since_ms=since_ms,
         strict=wish.ids is None and not wish.incomplete,
+        older=older,
     )
     if known is None:
         store.found(topics, ends, topic_ids)
