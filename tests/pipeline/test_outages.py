@@ -44,6 +44,27 @@ def test_a_leader_dies_under_the_archive(
     assert not ground.strays()
 
 
+@pytest.mark.parametrize("moment", ["archive.opened:1:stop", "archive.written:2:stop"])
+def test_the_archive_waits_for_a_kafka_that_is_away(
+    make_topic: MakeTopic, bootstrap_servers: str, tmp_path: Path, cluster: LocalCluster, moment: str
+) -> None:
+    """All of it, before the first look and before a batch is committed. Its time-outs are a Kafka that is away, too."""
+    ground = Archiving(bootstrap_servers, tmp_path / "archive", [make_topic()])
+    ground.send(90)
+    with ground.child("--available-now", "--max-offsets", "60", crash_point=moment) as child:
+        child.wait_stopped(120)
+        for broker in cluster.brokers:
+            broker.kill()
+        try:
+            child.cont()
+            child.wait_output("tries again", within=150)
+        finally:
+            cluster.up()
+        assert child.wait(240) == 0, child.output
+    assert ground.rows() == ground.log()
+    assert not ground.strays()
+
+
 def test_postgresql_dies_under_a_snapshot(database: str, tmp_path: Path, cluster: LocalCluster) -> None:
     """The point is gone with the session that held it: nothing stays, and the next one is whole."""
     migrate(database, role=Role.BOTH)

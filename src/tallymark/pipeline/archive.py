@@ -17,12 +17,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tallymark.crashpoint import reached
-from tallymark.errors import Inconsistent, Problem, TallymarkError, Unreachable, UsageError
+from tallymark.errors import Inconsistent, OutcomeUnknown, Problem, TallymarkError, Unreachable, UsageError
 from tallymark.inbox.gaps import Bounds
 from tallymark.observe.retrying import told_again
 from tallymark.pipeline import archivefiles, failures
 from tallymark.pipeline.archiveplan import founding, lost, next_moves, refuse_trouble
 from tallymark.pipeline.compact import Compaction, compact
+from tallymark.pipeline.ingest import Patience
 from tallymark.pipeline.manifest import Archive, Change, Kind, Move, Place
 from tallymark.pipeline.manifestlog import ManifestLog, now_ms
 from tallymark.pipeline.tenure import Logs
@@ -48,7 +49,7 @@ class ArchiveConfig:
     compaction: Compaction = field(default_factory=Compaction)
     # How long files that were replaced stay for those who read them.
     grace_s: float = 600.0
-    # How long a Kafka that is away is waited for before the run ends.
+    # How long a Kafka that is away is waited for before the run ends, from its first failure on.
     patience_s: float = 300.0
     backoff: Backoff = field(default_factory=lambda: Backoff(first_s=0.5, cap_s=15.0))
 
@@ -176,25 +177,27 @@ class ArchiveRun:
 
     def run(self) -> None:
         """Until the backlog is archived (available-now), or told to stop, or something is wrong."""
-        began, attempt = time.monotonic(), 0
-        ends = bounds_of(self._logs, self._topics) if self._config.available_now else None
+        patience, healthy = Patience(self._config.patience_s), True
+        ends: Mapping[Place, Bounds] | None = None
         while not self._stop.is_set():
             before = self.state.number
             try:
+                if self._config.available_now and ends is None:
+                    ends = bounds_of(self._logs, self._topics)
                 if self.run_once(ends):
-                    began, attempt = time.monotonic(), 0
+                    healthy = True
                     continue
                 self.tidy(at_least=2 if self._config.compact_now else None)
                 if self._config.available_now:
                     return
-                began, attempt = time.monotonic(), 0
+                healthy = True
                 self._stop.wait(self._config.interval_s)
-            except Unreachable as error:
-                if self.state.number != before:
-                    began, attempt = time.monotonic(), 0
-                attempt += 1
-                if time.monotonic() - began > self._config.patience_s:
+            except (Unreachable, OutcomeUnknown) as error:
+                # Only looking and reading end so: what was committed, the manifests say.
+                attempt = patience.failed(healthy=healthy or self.state.number != before)
+                if attempt is None:
                     raise
+                healthy = False
                 self._wait_out(error, attempt)
 
     def run_once(self, ends: Mapping[Place, Bounds] | None = None) -> bool:
@@ -214,10 +217,11 @@ class ArchiveRun:
         try:
             source = archivefiles.between(self._spark, self._client, moves)
             archivefiles.write(archivefiles.records(source), staged)
+            reached("archive.written")
+            self._refuse_other_topics()
         except Exception as error:
             shutil.rmtree(staged, ignore_errors=True)
             raise failures.explain(error) from error
-        reached("archive.written")
         try:
             files = archivefiles.adopt(archivefiles.written(staged), staged, self._manifests.folder, token)
         except OSError as error:
@@ -225,7 +229,6 @@ class ArchiveRun:
                 f"the archive {self._manifests.folder} cannot be written: {error.strerror}",
                 remedy="free some space there, or look at its rights; nothing of this batch counts",
             ) from error
-        self._refuse_other_topics()
         reached("archive.before_manifest")
         self.state = self._manifests.commit(
             self.state,
