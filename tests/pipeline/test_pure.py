@@ -64,6 +64,52 @@ def test_librdkafkas_settings_in_javas_words() -> None:
         java_settings({"sasl.mechanism": "GSSAPI", "sasl.username": "u"})
 
 
+def test_a_keystore_in_javas_words() -> None:
+    given = {"security.protocol": "ssl", "ssl.keystore.location": "/k.p12", "ssl.keystore.password": "p"}
+    assert java_settings({**given, "ssl.key.password": "q", "ssl.ca.pem": "CA"}) == {
+        "security.protocol": "SSL",
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.certificates": "CA",
+        "ssl.keystore.type": "PKCS12",
+        "ssl.keystore.location": "/k.p12",
+        "ssl.keystore.password": "p",
+        "ssl.key.password": "q",
+    }
+    assert java_settings({"ssl.certificate.pem": "C", "ssl.key.pem": "K", "ssl.key.password": "q"}) == {
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.certificate.chain": "C",
+        "ssl.keystore.key": "K",
+        "ssl.key.password": "q",
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("ssl.certificate.location", "/c.pem"),
+        ("ssl.key.location", "/k.pem"),
+        ("ssl.key.pem", "K"),
+        ("ssl.keystore.password", "hidden"),
+        ("ssl.ca.location", "probe"),
+        ("ssl.cipher.suites", "ECDHE-RSA-AES256-GCM-SHA384"),
+        ("ssl.crl.location", "/crl.pem"),
+        ("sasl.oauthbearer.config", "hidden"),
+        ("sasl.kerberos.keytab", "/k.keytab"),
+        ("enable.ssl.certificate.verification", "false"),
+        ("enable.sasl.oauthbearer.unsecure.jwt", "true"),
+    ],
+)
+def test_no_setting_of_security_is_left_out_in_silence(name: str, value: str) -> None:
+    with pytest.raises(SettingsError, match=f"^{name}.* cannot be passed to Spark") as caught:
+        java_settings({"bootstrap.servers": "h:1", name: value})
+    assert caught.value.remedy
+    assert "hidden" not in caught.value.sentence
+
+
+def test_what_java_does_anyway_is_left_out() -> None:
+    assert java_settings({"enable.ssl.certificate.verification": "True", "linger.ms": "5"}) == {}
+
+
 def test_what_tasks_report_is_added_up() -> None:
     found = combined(
         "staging",

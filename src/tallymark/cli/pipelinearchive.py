@@ -172,6 +172,7 @@ def _run(
     from tallymark.broker.reach import admin_client, reach
     from tallymark.cli.pipelinerun import plan_of
     from tallymark.observe.metrics import Metrics
+    from tallymark.pipeline import kafkasource
     from tallymark.pipeline.archive import ArchiveRun, new_run, opened
     from tallymark.pipeline.archivefiles import SETTINGS
     from tallymark.pipeline.archivegauges import ArchiveGauges
@@ -180,7 +181,9 @@ def _run(
 
     plan = plan_of("tallymark archive", wish.master, wish.conf, report=not wish.as_json)
     plan = replace(plan, conf={**plan.conf, **SETTINGS})
-    plan.settings()  # refuses what may not be, before anything is begun
+    # What may not be is refused before anything is begun.
+    plan.settings()
+    kafkasource.java_settings(client)
     cluster = reach(client)
     logs = Logs(admin_client(client))
     run, progress = new_run(), _Progress()

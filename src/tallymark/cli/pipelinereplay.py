@@ -59,6 +59,7 @@ def replay(
     from tallymark.cli.pipelinearchive import folder_of
     from tallymark.cli.pipelinerun import plan_of
     from tallymark.inbox.definition import Definition
+    from tallymark.pipeline import kafkasource
     from tallymark.pipeline.manifestlog import ManifestLog
     from tallymark.pipeline.replayground import Wish, prepared
     from tallymark.store.postgres.replay import ReplayStore
@@ -75,6 +76,7 @@ def replay(
     manifests = None if archive is None else ManifestLog(folder_of(archive))
     settings = connections.load(bootstrap_servers=bootstrap_servers, database=database).settings
     client = connections.kafka_client(settings)
+    kafkasource.java_settings(client)  # what cannot be passed on is refused before anything is begun
     url = inbox_database(settings)
     plan = plan_of(f"tallymark replay {consumer}", master, conf, report=not as_json)
     with ExitStack() as stack:

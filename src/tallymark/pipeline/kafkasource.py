@@ -25,7 +25,6 @@ _SAFE = {
 }
 _SAME = (
     "bootstrap.servers",
-    "security.protocol",
     "sasl.mechanism",
     "sasl.kerberos.service.name",
     "client.id",
@@ -34,7 +33,18 @@ _SAME = (
     "reconnect.backoff.ms",
     "reconnect.backoff.max.ms",
     "ssl.endpoint.identification.algorithm",
+    "ssl.key.password",
 )
+# What a connection's safety rests on. Such a setting is passed on, or refused: it is never left out in silence.
+_SECURITY = ("ssl.", "ssl_", "sasl.", "enable.ssl.", "enable.sasl.")
+_REMEDY = "take {name} out of kafka.client for this job, or give Java's equal by other means"
+_REMEDIES = {
+    "enable.ssl.certificate.verification": "trust the brokers' certificate with ssl.ca.location or ssl.ca.pem",
+    "ssl.certificate.location": "give ssl.certificate.pem and ssl.key.pem: Java wants key and certificate as text",
+    "ssl.key.location": "give ssl.certificate.pem and ssl.key.pem: Java wants key and certificate as text",
+    "ssl.key.pem": "give its certificate with it, as ssl.certificate.pem",
+    "ssl.keystore.password": "give its keystore with it, as ssl.keystore.location",
+}
 _LOGIN = {
     "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
     "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
@@ -43,7 +53,10 @@ _LOGIN = {
 
 
 def java_settings(client: Mapping[str, str]) -> dict[str, str]:
-    """The settings of a librdkafka client as a Java client takes them; what has no equal there is left out."""
+    """The settings of a librdkafka client as a Java client takes them.
+
+    What has no equal there is left out; SettingsError where that would be a setting of its security.
+    """
     given = dict(client)
     found: dict[str, str] = {}
     if mechanisms := given.pop("sasl.mechanisms", None):
@@ -59,22 +72,47 @@ def java_settings(client: Mapping[str, str]) -> dict[str, str]:
         found["sasl.jaas.config"] = (
             f'{_LOGIN[mechanism]} required username="{_quoted(user)}" password="{_quoted(password or "")}";'
         )
-    if authority := given.pop("ssl.ca.location", None):
-        found |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": authority}
-    if authority := given.pop("ssl.ca.pem", None):
-        found |= {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": authority}
-    if certificate := given.pop("ssl.certificate.pem", None):
-        found |= {"ssl.keystore.type": "PEM", "ssl.keystore.certificate.chain": certificate}
-        if key := given.pop("ssl.key.pem", None):
-            found["ssl.keystore.key"] = key
-    elif "ssl.certificate.location" in given:
-        raise SettingsError(
-            "ssl.certificate.location cannot be passed to Spark: Java wants key and certificate as text",
-            remedy="give ssl.certificate.pem and ssl.key.pem",
-        )
+    if protocol := given.pop("security.protocol", None):
+        found["security.protocol"] = protocol.upper()
+    found |= _trusted(given) | _own_certificate(given)
     if given.get("ssl.endpoint.identification.algorithm") == "none":
         given["ssl.endpoint.identification.algorithm"] = ""
+    if given.get("enable.ssl.certificate.verification", "").lower() == "true":
+        del given["enable.ssl.certificate.verification"]  # Java always does
+    for name in sorted(given):
+        if name.startswith(_SECURITY) and name not in _SAME:
+            raise SettingsError(
+                f"{name} cannot be passed to Spark", remedy=_REMEDIES.get(name, _REMEDY).format(name=name)
+            )
     return found | {name: value for name, value in given.items() if name in _SAME}
+
+
+def _trusted(given: dict[str, str]) -> dict[str, str]:
+    """Whose certificates are trusted."""
+    if text := given.pop("ssl.ca.pem", None):
+        given.pop("ssl.ca.location", None)  # librdkafka takes the text, too
+        return {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": text}
+    path = given.pop("ssl.ca.location", None)
+    if path == "probe":
+        raise SettingsError(
+            "ssl.ca.location probe cannot be passed to Spark", remedy="name the file of certificates to trust"
+        )
+    return {"ssl.truststore.type": "PEM", "ssl.truststore.location": path} if path else {}
+
+
+def _own_certificate(given: dict[str, str]) -> dict[str, str]:
+    """How we are known by a certificate of our own: as text, or in a keystore."""
+    if certificate := given.pop("ssl.certificate.pem", None):
+        key = given.pop("ssl.key.pem", None)
+        return {"ssl.keystore.type": "PEM", "ssl.keystore.certificate.chain": certificate} | (
+            {"ssl.keystore.key": key} if key else {}
+        )
+    if path := given.pop("ssl.keystore.location", None):
+        password = given.pop("ssl.keystore.password", None)
+        return {"ssl.keystore.type": "PKCS12", "ssl.keystore.location": path} | (
+            {"ssl.keystore.password": password} if password is not None else {}
+        )
+    return {}
 
 
 def options(client: Mapping[str, str]) -> dict[str, str]:
