@@ -10,7 +10,6 @@ import pytest
 from confluent_kafka import Producer
 
 from tallymark.local.cluster import LocalCluster
-from tests.children import start_child
 from tests.conftest import MakeTopic
 from tests.pipeline.archiving import Ground
 from tests.pipeline.standalone import standalone
@@ -63,25 +62,3 @@ def test_a_worker_killed_in_mid_batch_costs_nothing(standalone: LocalCluster, gr
     assert ground.rows() == ground.log()
     assert not ground.strays()
     standalone.up()
-
-
-@pytest.mark.full
-@pytest.mark.timeout(900)
-def test_a_job_by_spark_submit(standalone: LocalCluster, ground: Ground) -> None:
-    """The line that `submit --dry-run` prints is what `submit` runs."""
-    ground.send(60)
-    words = ["-m", "tallymark", "pipeline", "submit", "--master", standalone.spark.url]
-    job = [
-        *("--", "archive", "--archive", str(ground.folder), "--topic", ground.topics[0], "--available-now"),
-        *("--bootstrap-servers", ground.servers, "--json"),
-    ]
-    with start_child([*words, "--dry-run", "--json", *job]) as child:
-        assert child.wait(240) == 0, child.output
-        line = json.loads(child.output.splitlines()[-1])["command"]
-    assert "--jars" in line
-    assert "--py-files" in line
-    assert "spark.speculation=false" in line
-    with start_child([*words, *job]) as child:
-        assert child.wait(240) == 0, child.output
-        assert '"rows": 60' in child.output
-    assert ground.rows() == ground.log()

@@ -5,10 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tallymark.cli.pipelinerun import plan_of
 from tallymark.errors import UsageError
 from tallymark.pipeline.session import SparkPlan
 from tallymark.pipeline.submit import Submission, checked, packed
@@ -46,6 +48,30 @@ def test_an_environment_travels_too(tmp_path: Path) -> None:
     line = submission(tmp_path, Path("/e/env.tar.gz")).command()
     assert line[line.index("--archives") + 1] == "/e/env.tar.gz#environment"
     assert "spark.pyspark.python=./environment/bin/python" in line
+    # Here nothing is unpacked; in a cluster it is, for the driver too.
+    assert f"spark.pyspark.driver.python={sys.executable}" in line
+    elsewhere = replace(submission(tmp_path, Path("/e/env.tar.gz")), deploy_mode="cluster").command()
+    assert "spark.pyspark.python=./environment/bin/python" in elsewhere
+    assert not [each for each in elsewhere if each.startswith("spark.pyspark.driver.python")]
+
+
+def test_which_python_executors_run() -> None:
+    """What spark-submit says of it is in the driver's environment, and must stay."""
+    told = {"PYSPARK_PYTHON": "./environment/bin/python"}
+    assert SparkPlan("x", "spark://h:7077").python(told) == "./environment/bin/python"
+    assert SparkPlan("x", "spark://h:7077").python({}) == sys.executable
+    asked = SparkPlan("x", "spark://h:7077", conf={"spark.pyspark.python": "/opt/python"})
+    assert asked.python(told) == "/opt/python"
+    assert SparkPlan("x").python(told) == sys.executable
+
+
+def test_a_submitted_driver_fetches_no_jars(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it runs there may be no way to them, and its JVM has them already."""
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
+    plan = plan_of("x", "yarn", ["a=b"])
+    assert (plan.jars, plan.java_home, plan.jvm_options, plan.submitted) == ((), None, (), True)
+    assert plan.settings()["a"] == "b"
+    assert "spark.jars" not in plan.settings()
 
 
 @pytest.mark.parametrize("words", [[], ["status"], ["archive", "--master", "x"], ["archive", "--master=x"]])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -88,12 +89,15 @@ def job_of(
 def plan_of(
     app: str, master: str, conf: Sequence[str], *, report: bool = True, jars: tuple[Path, ...] | None = None
 ) -> SparkPlan:
-    """Java, the connector's jars and the user's settings as a plan for Spark."""
+    """Java, the connector's jars and the user's settings as a plan for Spark. A job by spark-submit has the first two."""
     from tallymark.local.jars import JarStore, spark_connector
     from tallymark.local.java import find_java
     from tallymark.local.sparkclasses import spark_classes
     from tallymark.pipeline.session import SparkPlan
+    from tallymark.pipeline.submit import is_submitted
 
+    if is_submitted(os.environ):
+        return SparkPlan(app, master, conf=pairs(conf), submitted=True)
     java = find_java()
     store = JarStore(java)
     if jars is None:
@@ -139,6 +143,7 @@ def run(
     from tallymark.cli.inboxupkeep import upkeep_of
     from tallymark.observe.health import HealthServer
     from tallymark.observe.metrics import Metrics
+    from tallymark.pipeline import kafkasource
     from tallymark.pipeline.committing import Committed
     from tallymark.pipeline.ingest import new_checkpoint
     from tallymark.pipeline.progress import Gauges
@@ -150,6 +155,7 @@ def run(
     new_checkpoint(config.checkpoint).rmdir()
     settings = connections.load(bootstrap_servers=bootstrap_servers, database=database).settings
     client = connections.kafka_client(settings)
+    kafkasource.java_settings(client)
     url = inbox_database(settings)
     reach(client)
     require_topics(client, job.topics)

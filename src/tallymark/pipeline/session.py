@@ -1,4 +1,4 @@
-"""The one way to a Spark session: safe settings, our jars, this Python; and a JVM that does not talk over us.
+"""The one way to a Spark session: safe settings, our jars, a Python; and a JVM that does not talk over us.
 
 What the promises need cannot be set otherwise (speculative execution runs a task twice at once). The JVM's own
 output goes to a file: a user reads our line, and `--verbose` shows all of it.
@@ -64,6 +64,8 @@ class SparkPlan:
     java_home: Path | None = None
     # For the driver's JVM, beside what the user has set.
     jvm_options: tuple[str, ...] = ()
+    # spark-submit has started the JVM: what its line says stays.
+    submitted: bool = False
 
     @property
     def is_local(self) -> bool:
@@ -86,6 +88,12 @@ class SparkPlan:
         if self.is_local:
             chosen |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
         return chosen
+
+    def python(self, environment: Mapping[str, str]) -> str:
+        """The Python of executors: this one here; elsewhere what was asked for, by a setting or by spark-submit."""
+        if self.is_local:
+            return sys.executable
+        return self.conf.get("spark.pyspark.python") or environment.get("PYSPARK_PYTHON") or sys.executable
 
 
 @contextmanager
@@ -118,15 +126,23 @@ def started(plan: SparkPlan, *, verbose: bool = False) -> Iterator[SparkSession]
 
 
 def _session(plan: SparkPlan, settings: Mapping[str, str], folder: Path, *, verbose: bool) -> SparkSession:
+    from pyspark import SparkConf, SparkContext
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["PYSPARK_PYTHON"] = plan.python(os.environ)
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1" if plan.is_local else os.environ.get("HOSTNAME", ""))
     if not os.environ["SPARK_LOCAL_IP"]:
         del os.environ["SPARK_LOCAL_IP"]
     if plan.java_home is not None:
         os.environ["JAVA_HOME"] = str(plan.java_home)
+    if plan.submitted:
+        SparkContext._ensure_initialized()
+        line = SparkConf()
+        settings = {
+            name: value for name, value in settings.items() if name not in _QUIET or not line.contains(name)
+        }
     builder = SparkSession.builder
     for name, value in settings.items():
         builder = builder.config(name, value)

@@ -1,7 +1,8 @@
 """The spark-submit line of a job: our jars, our package, the settings, and the verb with its options.
 
 What travels: the connector's jars, this package as a zip, and, where it is given, a packed Python environment with the
-libraries that executors need (psycopg, pyarrow). Settings and passwords do not: the driver reads them where it runs.
+libraries that executors need (psycopg, pyarrow). Settings and passwords do not: the driver reads them where it runs. It
+finds Java, jars and environment as the line says (`is_submitted`), and looks for none of its own.
 """
 
 from __future__ import annotations
@@ -49,9 +50,17 @@ class Submission:
         if self.environment is not None:
             words += ["--archives", f"{self.environment}#environment"]
             settings["spark.pyspark.python"] = "./environment/bin/python"
+            if self.deploy_mode == "client":
+                # Else the driver would be looked for in it, too, and it is unpacked where executors run.
+                settings.setdefault("spark.pyspark.driver.python", sys.executable)
         for name, value in sorted(settings.items()):
             words += ["--conf", f"{name}={value}"]
         return [*words, str(self.main), *self.arguments]
+
+
+def is_submitted(environment: Mapping[str, str]) -> bool:
+    """Whether spark-submit started this process: its JVM runs already, with the jars that the line names."""
+    return "PYSPARK_GATEWAY_PORT" in environment
 
 
 def checked(arguments: Sequence[str]) -> tuple[str, ...]:
