@@ -9,7 +9,7 @@ import pytest
 from tallymark.errors import Problem
 from tallymark.inbox.gaps import Bounds
 from tallymark.pipeline.manifest import Archive, Extent, Move, Stored
-from tallymark.pipeline.replay import since_of
+from tallymark.pipeline.replayids import since_of
 from tallymark.pipeline.replayplan import Source, planned
 
 PLACE = ("t", 0)

@@ -8,17 +8,18 @@ the driver holds a piece of it at a time (replaypieces).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tallymark.crashpoint import reached
 from tallymark.errors import Problem
-from tallymark.inbox.identity import is_named, received
+from tallymark.inbox.identity import received
 from tallymark.inbox.ports import Received
 from tallymark.pipeline import archivefiles, failures
 from tallymark.pipeline.manifest import Move, Stored
+from tallymark.pipeline.replayids import NAME, Sought
 from tallymark.pipeline.replaypieces import CELL, ROW_WEIGHT, Cell, Portion, chunks, pieces, windows
 from tallymark.pipeline.replayplan import Source
 from tallymark.store.postgres.replay import Redriven
@@ -26,35 +27,12 @@ from tallymark.store.postgres.replay import Redriven
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_SKEW = timedelta(days=1)
 # What a message weighs in the driver, by estimate.
 _WEIGHT = (
     f"{ROW_WEIGHT}L + coalesce(octet_length(key), 0) + coalesce(octet_length(value), 0) "
     "+ coalesce(aggregate(headers, 0L, "
     "(sum, h) -> sum + 100 + octet_length(h.key) + coalesce(octet_length(h.value), 0)), 0)"
 )
-# As identity.received: the last ce_id counts; a message without one is named by its place.
-_ID = (
-    "coalesce(nullif(cast(try_element_at(filter(headers, h -> h.key = 'ce_id'), -1).value as string), ''), "
-    "concat(topic, '/', partition, '/', offset, '@', unix_millis(timestamp)))"
-)
-
-
-def since_of(ids: Sequence[str]) -> int:
-    """The earliest time, in milliseconds, at which any of these can have been logged; 0 where an id says nothing."""
-    import uuid
-
-    earliest = None
-    for each in ids:
-        try:
-            found = uuid.UUID(each)
-        except ValueError:
-            return 0
-        if found.version != 7 or is_named(found):
-            return 0
-        moment = found.int >> 80
-        earliest = moment if earliest is None else min(moment, earliest)
-    return max(0, (earliest or 0) - int(_SKEW.total_seconds() * 1000))
 
 
 class Replay:
@@ -77,12 +55,17 @@ class Replay:
         self._archive = archive
         self._redrive = redrive
         self._since_ms = since_ms
-        self._ids = ids
+        self._sought = None if ids is None else Sought(ids)
         self._note = note
         self._portion = portion
-        self.found: set[str] = set()
+        self._names = None if self._sought is None else named(spark, self._sought)
         self.total = Redriven()
         self.from_archive = 0
+
+    @property
+    def found(self) -> set[str]:
+        """Of the ids that were asked for, those that are in the log or in the archive."""
+        return self._sought.found if self._sought else set()
 
     def run(self, source: Source) -> Redriven:
         """The archive's part first: it is older."""
@@ -111,15 +94,16 @@ class Replay:
         for window in windows(moves, self._portion.window):
             if (all_ := read(window)) is None:
                 continue
-            cells = weighed(chosen(all_, self._since_ms, self._ids))
+            cells = weighed(chosen(all_, self._since_ms, self._names))
             for piece in pieces(window, cells, self._portion.piece):
                 if (rows := read(piece)) is not None:
-                    self._fetch(chosen(rows, self._since_ms, self._ids))
+                    self._fetch(chosen(rows, self._since_ms, self._names))
 
     def _fetch(self, rows: DataFrame) -> None:
         # Files hold several partitions, in no order: put in the log's.
         piece = sorted(rows.collect(), key=itemgetter("topic", "partition", "offset"))
-        for chunk in chunks(_messages(piece, self.found if self._ids else None), self._portion):
+        messages = filter(self._sought.takes, messages_of(piece)) if self._sought else messages_of(piece)
+        for chunk in chunks(messages, self._portion):
             self.total += self._redrive(chunk)
             reached("replay.chunk")
             self._note(self.total)
@@ -133,25 +117,26 @@ def weighed(rows: DataFrame) -> list[Cell]:
     return [Cell(*row) for row in cells.collect()]
 
 
-def chosen(rows: DataFrame, since_ms: int | None, ids: Sequence[str] | None) -> DataFrame:
-    """Those asked for, with the columns that a message is made of."""
-    named = rows.selectExpr(
-        *("topic", "partition", "offset", "key", "value", "headers"),
-        "unix_millis(timestamp) as logged_ms",
-        f"{_ID} as name",
+def named(spark: SparkSession, sought: Sought) -> DataFrame:
+    """What the log is searched for, as a frame."""
+    return spark.createDataFrame([(bytearray(each),) for each in sought.names()], "name binary")
+
+
+def chosen(rows: DataFrame, since_ms: int | None, names: DataFrame | None) -> DataFrame:
+    """Those that may be asked for, with the columns that a message is made of."""
+    from pyspark.sql.functions import expr
+
+    if names is not None:
+        rows = rows.withColumn("name", expr(NAME)).join(names.hint("broadcast"), "name", "left_semi")
+    found = rows.selectExpr(
+        *("topic", "partition", "offset", "key", "value", "headers"), "unix_millis(timestamp) as logged_ms"
     )
-    if since_ms is not None:
-        named = named.where(f"logged_ms >= {since_ms}")
-    if ids is not None:
-        wanted = rows.sparkSession.createDataFrame([(each,) for each in sorted(set(ids))], "name string")
-        named = named.join(wanted.hint("broadcast"), "name", "left_semi")
-    return named
+    return found if since_ms is None else found.where(f"logged_ms >= {since_ms}")
 
 
-def _messages(rows: Iterable[Any], found: set[str] | None) -> Iterator[Received]:
+def messages_of(rows: Iterable[Any]) -> Iterator[Received]:
+    """Rows as the messages that will be kept."""
     for row in rows:
-        if found is not None:
-            found.add(row["name"])
         yield received(
             row["topic"],
             row["partition"],

@@ -12,7 +12,7 @@ from tallymark.pipeline import archivefiles
 from tallymark.pipeline.archive import bounds_of
 from tallymark.pipeline.manifest import Move
 from tallymark.pipeline.manifestlog import ManifestLog
-from tallymark.pipeline.replay import since_of
+from tallymark.pipeline.replayids import since_of
 from tallymark.pipeline.replayplan import Source, planned
 from tallymark.store.postgres.replay import ReplayStore, refuse_other_topic
 
