@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
 from confluent_kafka import TopicPartition
 
 from tallymark.broker.kafka import AdminClient
@@ -16,6 +17,7 @@ from tallymark.inbox.ports import Received
 from tallymark.message import new_id
 from tallymark.pipeline.manifest import Move
 from tallymark.pipeline.replaypieces import CELL, Cell, Portion, chunks, pieces, windows
+from tests.children import start_child
 from tests.deleting import deleted
 from tests.inbox.ground import Ground, headers
 from tests.pipeline.archiving import Ground as Archiving
@@ -87,6 +89,25 @@ def test_no_more_than_a_piece_is_fetched_at_once(
     assert max(after - before for before, after in zip([0, *read], read, strict=False)) <= 30
     queued = inbox_ground.query("select id::text from tallymark.queue order by seq")
     assert [row[0] for row in queued] == ids, "in the order of the log"
+
+
+@pytest.mark.full
+@pytest.mark.timeout(600)
+def test_a_partition_that_is_larger_than_the_driver_may_hold(inbox_ground: Ground) -> None:
+    """The verb as it is, with 150 MB in one partition, where a job may give the driver 64."""
+    count = 30_000
+    inbox_ground.send_raw(
+        [(None, os.urandom(5_000), headers(str(new_id()))) for _ in range(count)],
+        transaction=1_000,
+        partition=0,
+    )
+    words = ["-m", "tallymark", "pipeline", "replay", "--consumer", inbox_ground.name]
+    words += ["--topic", inbox_ground.topic, "--since", "-1h", "--database", inbox_ground.url]
+    words += ["--bootstrap-servers", inbox_ground.servers, "--master", "local[2]", "--json"]
+    words += ["--conf", "spark.driver.maxResultSize=64m"]
+    with start_child(words) as child:
+        assert child.wait(500) == 0, child.output
+    assert inbox_ground.value("select count(*) from tallymark.queue") == count
 
 
 @contextmanager
