@@ -28,13 +28,16 @@ CONTENT_TYPE = "content-type"
 TRACEPARENT = "traceparent"
 TM_POSITION = "tm_position"
 TM_FORMAT = "tm_format"
+# Of what was sent again: how often, and where the original stood in the outbox.
+TM_RESEND = "tm_resend"
+TM_ORIGIN = "tm_origin"
 
 SPECVERSION = "1.0"
 # Of our own headers: a reader that meets a higher one knows that it is too old.
 HEADERS_FORMAT = "1"
 
 # Written by us alone: a caller that could set them could pass for another message.
-_OURS = frozenset({CE_ID, CE_SPECVERSION, TM_POSITION, TM_FORMAT})
+_OURS = frozenset({CE_ID, CE_SPECVERSION, TM_POSITION, TM_FORMAT, TM_RESEND, TM_ORIGIN})
 
 Encode = Callable[[Any], bytes]
 HeaderValue = str | bytes

@@ -11,7 +11,7 @@ import pytest
 
 from tallymark.apply.handlers import Handlers
 from tallymark.apply.options import Defaults
-from tallymark.apply.schemes import SavedId, UniqueConstraint, Version
+from tallymark.apply.schemes import SavedId, Scheme, UniqueConstraint, Version
 from tallymark.errors import UsageError
 from tallymark.policy import Backoff
 
@@ -149,3 +149,18 @@ def test_bad_schemes(scheme: Callable[[], Any], said: str) -> None:
     with pytest.raises(UsageError, match=said) as refused:
         scheme()
     assert refused.value.remedy
+
+
+def test_what_goes_by_versions_is_known_by_topic() -> None:
+    """A precondition may be anything: only versions are sure to pass an older message over."""
+    handlers = Handlers()
+    schemes: dict[str, Scheme] = {
+        "position": Version(),
+        "business": Version(of=lambda message: int(message.value)),
+        "column": Version(table="stock", key="sku", column="version"),
+        "precondition": Version(when=lambda _message, _tx: True),
+        "saved": SavedId(),
+    }
+    for topic, once in schemes.items():
+        handlers.handler(topic, once=once)(lambda _message, _tx: None)
+    assert handlers.versioned == ("position", "business", "column")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import uuid
 
+import pytest
+
 from tallymark.apply.incoming import Message, content_type_of
 from tests.apply.given import TIME, received
 
@@ -31,6 +33,21 @@ def test_headers_have_back_what_has_a_column_of_its_own() -> None:
         "empty": b"",
         "twice": b"2",
     }
+
+
+@pytest.mark.parametrize(
+    ("headers", "position"),
+    [
+        ('{"tm_resend":"1","tm_origin":"7"}', 7),
+        ('{"tm_origin":"71"}', 70),  # no original stands behind its resend
+        ('{"tm_origin":"x"}', 70),
+        ('{"tm_origin":"1000000000000000000000"}', 70),
+        ('{"about":"tm_origin"}', 70),
+    ],
+)
+def test_the_position_of_what_was_sent_again_is_its_original_s(headers: str, position: int) -> None:
+    message = Message.of(received(headers=headers), 1, None)
+    assert (message.position, message.headers["tm_position"]) == (position, b"70")
 
 
 def test_headers_of_one_message_can_be_changed_without_the_next_one_seeing_it() -> None:

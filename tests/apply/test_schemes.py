@@ -163,6 +163,16 @@ def test_an_older_position_never_overwrites_a_newer_one(ground: Ground) -> None:
     assert ground.effects() == ["1", "2", "6"]
 
 
+def test_what_is_sent_again_is_as_old_as_its_original(ground: Ground) -> None:
+    """Pitfall 18: its new row stands behind all others, and its contents are the oldest."""
+    level(ground, Version())
+    again = '{"tm_resend":"1","tm_origin":"10"}'
+    rows = [stock(2, position=50), stock(1, position=90, headers=again), stock(3, position=60)]
+    assert outcomes(ground, *rows) == [APPLIED, OLDER, APPLIED]
+    # Where nothing newer was applied, it is.
+    assert outcomes(ground, stock(4, position=91, headers=again, key=b"bob")) == [APPLIED]
+
+
 def test_offsets_where_there_is_no_position_and_each_source_for_itself(ground: Ground) -> None:
     level(ground, Version())
     rows = [

@@ -115,6 +115,7 @@ def test_keys_of_the_wrong_type(key: Any) -> None:
         ({"ce_id": "x"}, "written by Tallymark itself"),
         ({"CE_ID": "x"}, "written by Tallymark itself"),
         ({"tm_position": "1"}, "written by Tallymark itself"),
+        ({"tm_origin": "1"}, "written by Tallymark itself"),
         ({"ce_specversion": "0.3"}, "written by Tallymark itself"),
         ({"h": "\ud800"}, "half a surrogate pair"),
     ],

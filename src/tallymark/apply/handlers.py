@@ -67,6 +67,15 @@ class Handlers:
         """Topics whose messages may be applied in any order."""
         return tuple(topic for topic, each in self._handlers.items() if each.order == "any")
 
+    @property
+    def versioned(self) -> tuple[str, ...]:
+        """Topics of which something older is passed over. A precondition (`when=`) may mean anything else."""
+        return tuple(
+            topic
+            for topic, each in self._handlers.items()
+            if isinstance(each.once, Version) and each.once.when is None
+        )
+
     def of(self, topic: str) -> Handler:
         """The handler of a topic that has one."""
         found = self._handlers.get(topic)

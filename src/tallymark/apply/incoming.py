@@ -15,10 +15,12 @@ from typing import Any
 from urllib.parse import quote
 
 from tallymark.inbox.ports import Received
-from tallymark.message import CE_ID, CE_SOURCE, CE_TYPE, CONTENT_TYPE, TM_POSITION, TRACEPARENT
+from tallymark.message import CE_ID, CE_SOURCE, CE_TYPE, CONTENT_TYPE, TM_ORIGIN, TM_POSITION, TRACEPARENT
 
 # Most messages of a producer carry the same few headers; longer ones would make the cache's size a matter of luck.
 _CACHED_LENGTH = 1024
+# Longer than any position.
+_TOO_LONG = 19
 
 
 class Message:
@@ -67,8 +69,8 @@ class Message:
 
     @property
     def position(self) -> int | None:
-        """Its position in its producer's outbox; None from a foreign producer."""
-        return self._received.position
+        """Its position in its producer's outbox: of what was sent again, the original's. None from a foreign producer."""
+        return origin_of(self._received)
 
     @property
     def key(self) -> bytes | None:
@@ -123,6 +125,16 @@ def headers_of(received: Received) -> dict[str, bytes]:
     if received.position is not None:
         own[TM_POSITION] = str(received.position).encode()
     return {**carried(received), **own}
+
+
+def origin_of(received: Received) -> int | None:
+    """Where it stands in the order of its producer's outbox: what is sent again is as old as its original."""
+    position = received.position
+    # Looked for as text first: nearly all of them are originals, and parsing costs more.
+    if position is None or TM_ORIGIN not in received.headers:
+        return position
+    said = carried(received).get(TM_ORIGIN, b"")
+    return min(int(said), position) if said.isdigit() and len(said) < _TOO_LONG else position
 
 
 def content_type_of(received: Received) -> str:

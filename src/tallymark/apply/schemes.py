@@ -92,8 +92,8 @@ class UniqueConstraint:
 class Version:
     """An older update never overwrites a newer one: the handler is called only for what is newer than what is there.
 
-    Version()                            the message's outbox position (from a foreign producer: its offset), remembered
-                                         per key in a table of ours
+    Version()                            the message's outbox position, of what was sent again the original's (from a
+                                         foreign producer: its offset), remembered per key in a table of ours
     Version(of=lambda m: m.value["rev"]) a business version, remembered there
     Version(table="stock", key="sku", column="version", of=…, value=lambda m: m.value["sku"])
                                          the team's own column, its row locked; the handler writes the new version

@@ -145,6 +145,8 @@ class Instance:
     unordered: tuple[str, ...] | None = None
     # Where its positions are: "database", or "kafka" (the group's own offsets).
     positions: str = "database"
+    # Topics whose handlers pass older versions over; None where no handlers are known here.
+    versioned: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

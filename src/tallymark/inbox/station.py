@@ -189,6 +189,7 @@ class Station:
             os.getpid(),
             self._applier.handlers.unordered,
             config.positions,
+            self._applier.handlers.versioned,
         )
 
     def _new_keeper(self) -> Hand:

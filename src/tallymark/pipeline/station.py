@@ -87,10 +87,18 @@ class IngestStation:
         control = store("control")
         mode = "deferred" if job.deferred else "inline"
         here = socket.gethostname(), os.getpid()
-        unordered = job.effect.handlers.unordered
-        control.enlist(
-            Instance(self._owner, job.consumer, job.topics, mode, __version__, *here, unordered), lease_s
+        handlers = job.effect.handlers
+        instance = Instance(
+            self._owner,
+            job.consumer,
+            job.topics,
+            mode,
+            __version__,
+            *here,
+            unordered=handlers.unordered,
+            versioned=handlers.versioned,
         )
+        control.enlist(instance, lease_s)
         screen = Screen(_needs_saved_id(job.effect), control.kept_from(), datetime.now(UTC))
         self._tenure = Tenure(
             control,

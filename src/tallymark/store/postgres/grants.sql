@@ -73,8 +73,8 @@ begin
     grant select, insert, update on {schema}.positions, {schema}.consumers, {schema}.dead_letters, {schema}.versions
         to tallymark_consumer;
     grant select on {schema}.inbox_identity, {schema}.named_pruned to tallymark_consumer;
-    grant execute on function {schema}.make_inbox_partitions, {schema}.inbox_upto, {schema}.id_floor, {schema}.id_time
-        to tallymark_consumer;
+    grant execute on function {schema}.make_inbox_partitions, {schema}.inbox_upto, {schema}.id_floor, {schema}.id_time,
+        {schema}.stands_at to tallymark_consumer;
     -- The pipeline, which fills the same tables.
     grant select, insert, update, delete on {schema}.runs to tallymark_consumer;
     grant select, insert, delete on {schema}.ingested to tallymark_consumer;
@@ -86,7 +86,7 @@ begin
         {schema}.consumers, {schema}.dead_letters, {schema}.versions, {schema}.inbox_identity, {schema}.audit,
         {schema}.runs, {schema}.ingested, {schema}.named_pruned
         to tallymark_reader;
-    grant execute on function {schema}.id_floor, {schema}.id_time to tallymark_reader;
+    grant execute on function {schema}.id_floor, {schema}.id_time, {schema}.stands_at to tallymark_reader;
 end $$;
 
 do $$

@@ -7,10 +7,10 @@ select {schema}.make_inbox_partitions(now() + %(ahead)s * partition_width) from 
 
 -- name: enlist_consumer
 -- Locks the consumer's row: of two that enlist at once, the second sees the first.
-insert into {schema}.consumers as c (name, topics, mode, unordered, positions)
-values (%(consumer)s, %(topics)s, %(mode)s, %(unordered)s, %(positions)s)
+insert into {schema}.consumers as c (name, topics, mode, unordered, versioned, positions)
+values (%(consumer)s, %(topics)s, %(mode)s, %(unordered)s, %(versioned)s, %(positions)s)
 on conflict (name) do update set topics = excluded.topics, mode = excluded.mode, positions = excluded.positions,
-       unordered = coalesce(excluded.unordered, c.unordered)
+       unordered = coalesce(excluded.unordered, c.unordered), versioned = coalesce(excluded.versioned, c.versioned)
 
 -- name: other_topics
 -- A live instance of this name that reads something else: two programs under one name, or half of a roll-out.

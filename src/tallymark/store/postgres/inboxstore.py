@@ -85,6 +85,7 @@ class PostgresInboxStore:
             "topics": topics,
             "mode": instance.mode,
             "unordered": None if instance.unordered is None else sorted(instance.unordered),
+            "versioned": None if instance.versioned is None else sorted(instance.versioned),
             "positions": instance.positions,
             "version": instance.version,
             "host": instance.host,
