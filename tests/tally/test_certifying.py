@@ -156,8 +156,9 @@ def test_what_the_outbox_has_dropped_is_over_whatever_was_looked_at(chain: Findi
     scope = Scope(0, 99, whole=True)
     run = uuid.uuid4()
     chain.begin(run, scope, who="ann")
-    chain.keep(run, scope, [low, high])
+    at = datetime(2026, 11, 1, tzinfo=UTC)
+    chain.keep(run, scope, [low, high], at=at)
     later = Scope(60, 99, topics=("other",), lowest=6)
     chain.begin(other := uuid.uuid4(), later, who="ann")
-    chain.keep(other, later, [])
+    chain.keep(other, later, [], at=at)
     assert [each.finding.id for each in chain.listed()] == ["m50"]

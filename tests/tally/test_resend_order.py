@@ -2,78 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import psycopg
 import pytest
 
-from tallymark.store.postgres.migrations import migrate
 from tallymark.store.postgres.resend import Resending, wanted_of
-from tests.journal import query
+from tests.tally.resends import KEEP, Ground, tables
 
-FILL = """
-insert into tallymark.outbox (id, topic, key, value)
-select tallymark.new_id(), 'transfers', convert_to(k, 'utf8'), 'x' from unnest(%s::text[]) with ordinality u(k, n)
- order by n;
-insert into tallymark.consumers (name, topics, mode) values ('ledger', '{transfers}', 'inline');
-"""
-SEND = """
-insert into tallymark.batches (covered, lane, number, token, kind, after_position, upto, messages, mode, state, owner,
-                               epoch, receipt_offset, claimed_at, sent_at)
-select 100, lane, 1, gen_random_uuid(), 'range', 0, 100, 1, 'transactional', 'sent', 'relay-1', 1, 1, now(), now()
-  from tallymark.lanes
-"""
-KEEP = """
-insert into tallymark.inbox (id, source, topic, partition, "offset", position, key, value, consumer)
-select id, '/bank', topic, 0, position, position, key, value, 'ledger' from tallymark.outbox where position = %s
-"""
-
-
-class Ground:
-    """An outbox and a consumer in one database; nothing runs."""
-
-    def __init__(self, url: str, keys: list[str]) -> None:
-        self.url = url
-        migrate(url)
-        with psycopg.connect(url) as connection:
-            for statement in FILL.split(";\n")[:2]:
-                connection.execute(statement, [keys] if "%s" in statement else None)
-            connection.execute(SEND)
-        self.ids = [row[0] for row in self.query("select id::text from tallymark.outbox order by position")]
-
-    def query(self, sql: str, *parameters: Any) -> list[tuple[Any, ...]]:
-        return query(self.url, sql, parameters)
-
-    def keep(self, number: int, *, queued: bool = False) -> None:
-        self.query(KEEP, number + 1)
-        if queued:
-            self.query(
-                'insert into tallymark.queue (consumer, key_hash, source, id, topic, partition, "offset")'
-                " values ('ledger', 1, '/bank', %s, 'transfers', 0, %s)",
-                self.ids[number],
-                number + 1,
-            )
-
-    def missed(self, number: int) -> None:
-        """A tally has found that the consumer lacks it."""
-        self.query(
-            "insert into tallymark.findings (id, verdict, consumer, stage, topic, position, evidence, run)"
-            " values (%s, 'lost-in-inbox', 'ledger', 'inbox', 'transfers', %s, '', gen_random_uuid())",
-            self.ids[number],
-            number + 1,
-        )
-
-    def resend(self, *numbers: int, any_order: bool = False) -> tuple[list[str], dict[str, str]]:
-        found = [{"id": self.ids[n], "verdict": "lost-in-inbox", "position": n + 1} for n in numbers]
-        done = Resending(self.url, {"main": self.url}).resend(
-            wanted_of(found), who="ann", reason="", any_order=any_order, dry_run=False
-        )
-        return [str(each["id"]) for each in done.resent], done.refused
+__all__ = ["tables"]
 
 
 @pytest.fixture
-def one_key(database: str) -> Ground:
-    return Ground(database, ["alice", "bob", "alice"])
+def one_key(tables: str) -> Ground:
+    return Ground(tables, ["alice", "bob", "alice"])
 
 
 def test_findings_are_taken_in_the_order_of_positions() -> None:
@@ -137,8 +76,8 @@ def test_a_later_one_that_only_others_lack_is_in_the_way(one_key: Ground) -> Non
     assert "has applied a later message" in refused[one_key.ids[0]]
 
 
-def test_many_of_one_key_are_sent_again_together(database: str) -> None:
-    ground = Ground(database, ["alice"] * 30)
+def test_many_of_one_key_are_sent_again_together(tables: str) -> None:
+    ground = Ground(tables, ["alice"] * 30)
     assert ground.resend(*range(30)) == (ground.ids, {})
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from tallymark.lifecycle import MessageState
-from tallymark.store.postgres.resend import with_number
+from tallymark.store.postgres.resend import as_resend
 from tallymark.tally.resending import Standing, Wanted, refusal
 
 T0 = datetime(2026, 11, 1, tzinfo=UTC)
@@ -16,6 +17,7 @@ HAS_IT = Standing("ledger", has_it=True, applied_it=True, applied_later=True, by
 LACKS_IT = Standing("ledger", has_it=False, applied_it=False, applied_later=False, by_version=False)
 BEHIND = Standing("ledger", has_it=False, applied_it=False, applied_later=True, by_version=False)
 VERSIONED = Standing("ledger", has_it=False, applied_it=False, applied_later=True, by_version=True)
+UNORDERED = replace(BEHIND, unordered=True)
 ROW_TAKEN = Standing("ledger", has_it=False, applied_it=True, applied_later=False, by_version=False)
 
 
@@ -27,6 +29,8 @@ ROW_TAKEN = Standing("ledger", has_it=False, applied_it=True, applied_later=Fals
         (MessageState.SENT, [HAS_IT, BEHIND], False, "has applied a later message of its key"),
         (MessageState.SENT, [BEHIND], True, None),
         (MessageState.SENT, [VERSIONED], False, None),
+        (MessageState.SENT, [UNORDERED], False, None),
+        (MessageState.SENT, [UNORDERED, BEHIND], False, "has applied a later message of its key"),
         (MessageState.SENT, [ROW_TAKEN], True, "it would be applied twice"),
         (MessageState.SENT, [], False, None),
         (MessageState.SENT, None, False, "no consumer's database was given"),
@@ -45,6 +49,22 @@ def test_it_is_refused_where_it_would_do_harm(
     assert (said is None) if why is None else (said is not None and why in said)
 
 
+@pytest.mark.parametrize(
+    ("missed_by", "why"),
+    [
+        (["ledger", ""], None),
+        (["books/ledger"], None),
+        (["ledger", "audit"], "audit lacks it, and its database was not asked"),
+        (["other/ledger"], "other/ledger lacks it"),
+    ],
+)
+def test_whoever_lacks_it_must_have_been_asked(missed_by: list[str], why: str | None) -> None:
+    asked = [replace(LACKS_IT, database="books")]
+    said = refusal(LOST, MessageState.SENT, None, asked, any_order=False, missed_by=missed_by)
+    assert (said is None) if why is None else (said is not None and why in said)
+    assert refusal(LOST, MessageState.SENT, None, asked, any_order=True, missed_by=missed_by) is None
+
+
 def test_it_is_sent_again_once_for_each_time_that_it_was_found_missing() -> None:
     later = T0 + timedelta(seconds=1)
     assert "resent since" in (refusal(LOST, MessageState.SENT, later, [LACKS_IT], any_order=False) or "")
@@ -52,6 +72,6 @@ def test_it_is_sent_again_once_for_each_time_that_it_was_found_missing() -> None
     assert refusal(LOST, MessageState.SENT, earlier, [LACKS_IT], any_order=False) is None
 
 
-def test_the_number_goes_before_the_headers_as_they_are() -> None:
-    assert with_number("{}", 1) == '{"tm_resend":"1"}'
-    assert with_number(' { "a":"b", "a":"c"}', 2) == '{"tm_resend":"2","a":"b", "a":"c"}'
+def test_number_and_origin_go_before_the_headers_as_they_are() -> None:
+    assert as_resend("{}", 1, 10) == '{"tm_resend":"1","tm_origin":"10"}'
+    assert as_resend(' { "a":"b", "a":"c"}', 2, 7) == '{"tm_resend":"2","tm_origin":"7","a":"b", "a":"c"}'

@@ -36,6 +36,8 @@ def test_resending_is_refused_where_it_would_do_harm(journey: Journey, tmp_path:
     assert (code, done["refused"]) == (1, {pending: "it is pending: it will be sent anyway"})
     journey.send()
     journey.receive()
+    # What order means to it was written down when it started.
+    assert journey.on_ledger("select unordered, versioned from tallymark.consumers") == [([], [])]
     # The consumer has it: sending it again changes nothing, and says so by a number.
     code, done = journey.tallymark("tally", "resend", pending, "--reason", "to see", *journey.databases)
     assert (code, [(row["id"], row["resend"]) for row in done["resent"]]) == (0, [(pending, 1)])

@@ -12,7 +12,8 @@ import dataclasses
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from enum import Enum
 from functools import cache
@@ -80,6 +81,17 @@ def to_be_copied(lines: Iterable[str]) -> None:
 def remark(text: str) -> None:
     """Something to know beside the result, on stderr."""
     stderr().print(mask(text), markup=False)
+
+
+@contextmanager
+def progress(*, quiet: bool = False) -> Iterator[Callable[[str], None]]:
+    """The step at hand, as a moving line on a terminal; elsewhere nothing."""
+    console = stderr()
+    if quiet or not console.is_terminal:
+        yield lambda _: None
+        return
+    with console.status("") as status:
+        yield status.update
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str = "") -> Table:

@@ -13,7 +13,7 @@ from tallymark.errors import Problem, UsageError
 from tallymark.lifecycle import Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from tallymark.pipeline.reconcile import Tally
     from tallymark.pipeline.reconcileground import TallyConfig
@@ -241,17 +241,7 @@ def _tally(
     # What is wrong with the question is said before a JVM is waited for.
     for name in sources.outboxes:
         look(sources, name, config)
-    with _progress(quiet) as progress:
+    with output.progress(quiet=quiet) as progress:
         progress("starting Spark")
         with started(plan_of("tallymark tally", master, conf, report=not quiet)) as spark:
             yield Tally(spark, sources, config, files=files, progress=progress)
-
-
-@contextmanager
-def _progress(quiet: bool) -> Iterator[Callable[[str], None]]:
-    console = output.stderr()
-    if quiet or not console.is_terminal:
-        yield lambda _: None
-        return
-    with console.status("") as status:
-        yield status.update

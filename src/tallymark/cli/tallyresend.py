@@ -62,9 +62,10 @@ def resend(
         )
     (url,) = where.producers.values()
     chosen, left = _wanted(where, ids or [], findings, verdict, limit)
-    done = Resending(url, where.consumers, schema=where.schema).resend(
-        chosen, who=getpass.getuser(), reason=reason, any_order=any_order, dry_run=dry_run
-    )
+    with output.progress(quiet=as_json) as told:
+        done = Resending(url, where.consumers, schema=where.schema, progress=told).resend(
+            chosen, who=getpass.getuser(), reason=reason, any_order=any_order, dry_run=dry_run
+        )
     output.emit(
         {"dry_run": dry_run, "resent": done.resent, "refused": done.refused, "left": left},
         as_json=as_json,
@@ -101,9 +102,10 @@ def _wanted(
                 for each in findings.listed(verdicts=chosen, limit=10 * limit)
             ]
             found = wanted_of([each.as_json() for each in kept])
-        # One finding per consumer that lacks it, and one resend for all of them.
-        found = list({each.id: each for each in reversed(found)}.values())[::-1]
-    return found[:limit], max(0, len(found) - limit)
+    # One finding per consumer that lacks it, and one resend for all of them.
+    named = list(dict.fromkeys(each.id for each in found))
+    now = set(named[:limit])
+    return [each for each in found if each.id in now], max(0, len(named) - limit)
 
 
 def _read(file: Path) -> list[Any]:

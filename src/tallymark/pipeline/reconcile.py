@@ -113,7 +113,7 @@ class Tally:
                 pass
             return
         findings.begin(run, scope, who=self._config.who)
-        findings.keep(run, scope, found)
+        findings.keep(run, scope, found, at=ground.view.at)
         if not self._config.filtered:
             bad = {number for outbox, number in report.by_window if outbox == ground.view.outbox_id}
             report.certified += len(findings.certify(statements(ground, cells, bad)))

@@ -2,13 +2,13 @@
 
 A resend is a new row of the outbox with the original id: a consumer that had the message changes nothing, one that had
 not applies it once. What it must not do is overwrite newer state (pitfall 18): behind a later message of its key that
-was applied, or is on its way, it is refused, unless the consumer goes by versions, or the caller says that its handlers
-can take any order.
+was applied, or is on its way, it is refused, unless the consumer goes by versions or takes any order, or the caller says
+that its handlers can. Whoever lacks it must have been asked: what another consumer has applied says nothing of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -24,9 +24,24 @@ class Standing:
     # Its effect was made; without `has_it`, whoever took its inbox row has left that.
     applied_it: bool
     applied_later: bool
+    # What is older is passed over: it comes with its original's position.
     by_version: bool
+    # Its handler takes any order.
+    unordered: bool = False
     # A later one of its key is queued, or in the log or the outbox and not yet kept: it will be there before.
     later_comes: bool = False
+    # Whose consumer this is; a tally that knows two of one name tells them apart by it.
+    database: str = ""
+
+    @property
+    def minds(self) -> bool:
+        """Whether it lacks the message, and could be harmed by its coming late."""
+        return not (self.has_it or self.by_version or self.unordered)
+
+    @property
+    def names(self) -> frozenset[str]:
+        """As whom a finding may speak of it."""
+        return frozenset({self.consumer, f"{self.database}/{self.consumer}"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +55,12 @@ class Wanted:
     seen_at: datetime | None
 
 
+def unasked(missed_by: Iterable[str], standings: Sequence[Standing]) -> list[str]:
+    """Who lacks it, as a tally has found, and is not among those who were asked."""
+    asked = {name for each in standings for name in each.names}
+    return sorted({each for each in missed_by if each} - asked)
+
+
 def refusal(  # noqa: PLR0911 - one return per reason
     wanted: Wanted,
     state: MessageState | None,
@@ -47,8 +68,12 @@ def refusal(  # noqa: PLR0911 - one return per reason
     standings: Sequence[Standing] | None,
     *,
     any_order: bool,
+    missed_by: Iterable[str] = (),
 ) -> str | None:
-    """Why it is not sent again, or None. `standings` is None where no consumer's database was asked."""
+    """Why it is not sent again, or None.
+
+    `standings` is None where no consumer's database was asked; `missed_by` are consumers that a tally found to lack it.
+    """
     if state is None:
         return "it is not in this outbox"
     if state in (MessageState.PENDING, MessageState.SENDING, MessageState.DELAYED):
@@ -68,13 +93,23 @@ def refusal(  # noqa: PLR0911 - one return per reason
         return None
     if standings is None:
         return "no consumer's database was given: nobody can say whether a later one of its key was applied"
+    return _too_late(standings, missed_by)
+
+
+def _too_late(standings: Sequence[Standing], missed_by: Iterable[str]) -> str | None:
+    """Who would, or could, apply it behind a later one of its key."""
+    if others := unasked(missed_by, standings):
+        return (
+            f"{others[0]} lacks it, and its database was not asked whether a later one of its key was applied "
+            "(name it with --database; where that consumer is no more, let the tally run again)"
+        )
     for each in standings:
-        if not each.has_it and each.applied_later and not each.by_version:
+        if each.minds and each.applied_later:
             return (
                 f"{each.consumer} has applied a later message of its key: applying it now could overwrite newer "
                 "state (--any-order where its handlers can take that)"
             )
-        if not each.has_it and each.later_comes and not each.by_version:
+        if each.minds and each.later_comes:
             return (
                 f"a later message of its key is on its way to {each.consumer}: applied behind it, it could overwrite "
                 "newer state (resend both where that one is lost too; --any-order where its handlers can take that)"

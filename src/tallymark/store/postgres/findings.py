@@ -6,6 +6,7 @@ import json
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from typing import Any
 
 import psycopg
@@ -32,8 +33,11 @@ class Findings:
                 self._sql["begin"], {"run": run, "who": who, "first": scope.first, "last": scope.last}
             )
 
-    def keep(self, run: uuid.UUID, scope: Scope, findings: Iterable[Finding]) -> int:
-        """Keep what was found; what is in the scope and was not found again is over. Gives back how many."""
+    def keep(self, run: uuid.UUID, scope: Scope, findings: Iterable[Finding], *, at: datetime) -> int:
+        """Keep what was found; what is in the scope and was not found again is over. Gives back how many.
+
+        `at`: when the outbox was looked at, by its own clock, before all the others.
+        """
         count = 0
         with self._open() as connection:
             connection.execute(self._sql["staging"])
@@ -54,7 +58,7 @@ class Findings:
                             each.evidence,
                         )
                     )
-            connection.execute(self._sql["merge"], {"run": run})
+            connection.execute(self._sql["merge"], {"run": run, "at": at})
             connection.execute(
                 self._sql["over"],
                 {

@@ -11,13 +11,16 @@ create temporary table found (
 copy found (id, verdict, consumer, stage, topic, key, partition, "offset", position, evidence) from stdin
 
 -- name: merge
-insert into {schema}.findings as f (id, verdict, consumer, stage, topic, key, partition, "offset", position, evidence, run)
+-- Seen when the stations were read, not when it is written down: what was sent again in between was not missed since.
+insert into {schema}.findings as f (id, verdict, consumer, stage, topic, key, partition, "offset", position, evidence, run,
+                                    first_seen, last_seen)
 select distinct on (id, verdict, consumer)
-       id, verdict, consumer, stage, topic, key, partition, "offset", position, evidence, %(run)s::uuid from found
+       id, verdict, consumer, stage, topic, key, partition, "offset", position, evidence, %(run)s::uuid,
+       %(at)s::timestamptz, %(at)s::timestamptz from found
 on conflict (id, verdict, consumer) do update
    set stage = excluded.stage, topic = excluded.topic, key = excluded.key, partition = excluded.partition,
        "offset" = excluded."offset", position = excluded.position, evidence = excluded.evidence, run = excluded.run,
-       last_seen = clock_timestamp(), over_at = null
+       last_seen = greatest(f.last_seen, excluded.last_seen), over_at = null
 
 -- name: over
 -- What this run looked at and did not find again. Without a position (a foreign hand's): only where all was looked at.

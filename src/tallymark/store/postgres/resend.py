@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -16,6 +16,7 @@ import psycopg
 
 from tallymark.errors import Problem, UsageError
 from tallymark.lifecycle import MessageState, Role
+from tallymark.message import TM_ORIGIN, TM_RESEND
 from tallymark.outbox.ports import MessageStatus
 from tallymark.store.postgres.connection import Connection, connect, explain
 from tallymark.store.postgres.migrations import require_schema
@@ -24,9 +25,11 @@ from tallymark.store.queries import load
 from tallymark.tally.resending import Standing, Wanted, refusal
 from tallymark.tally.verdicts import MENDABLE
 
-RESEND_HEADER = "tm_resend"
 # So many later messages of a key are looked up one by one; where there are more, one of them counts.
 _ENOUGH = 20
+# How often it is told how many were written.
+_TOLD_EVERY = 100
+_COMING = (MessageState.PENDING, MessageState.SENDING)
 _MENDABLE = {"mendable": [str(each) for each in MENDABLE]}
 _Missed = tuple[datetime, list[str]]
 _LATER = ("ids", "topics", "keys", "positions", "more")
@@ -43,25 +46,43 @@ class Resent:
 class Resending:
     """One outbox and the consumers' databases that may lack its messages."""
 
-    def __init__(self, url: str, consumers: Mapping[str, str], *, schema: str = "tallymark") -> None:
+    def __init__(
+        self,
+        url: str,
+        consumers: Mapping[str, str],
+        *,
+        schema: str = "tallymark",
+        progress: Callable[[str], None] = lambda _text: None,
+    ) -> None:
         self._url = url
         self._consumers = dict(consumers)
         self._schema = schema
+        self._progress = progress
         self._sql = load("tallymark.store.postgres", "resend.sql", schema)
 
     def resend(
         self, wanted: Sequence[Wanted], *, who: str, reason: str, any_order: bool, dry_run: bool
     ) -> Resent:
-        """All in one transaction, in the order in which they were written: either all are sent again, or none."""
+        """All in one transaction, in the order in which they were written: either all are sent again, or none.
+
+        Of one message there may be several findings, one for each consumer that lacks it; it is sent again once.
+        """
         done = Resent()
         unique: dict[uuid.UUID, Wanted] = {}
+        lacked_by: dict[uuid.UUID, set[str]] = {}
         for each in wanted:
             try:
-                unique.setdefault(uuid.UUID(each.id), each)
+                id_ = uuid.UUID(each.id)
             except ValueError:
                 done.refused[each.id] = "it is not in this outbox"
+                continue
+            before = unique.setdefault(id_, each)
+            if before.seen_at is not None and each.seen_at is not None and before.seen_at < each.seen_at:
+                unique[id_] = replace(before, seen_at=each.seen_at)
+            lacked_by.setdefault(id_, set()).add(each.consumer)
         with self._open(self._url, Role.PRODUCER) as connection:
             connection.execute(self._sql["lock"])
+            self._progress("where they stand")
             known = self._known(connection, list(unique))
             if unique and not known:
                 raise UsageError(
@@ -85,15 +106,19 @@ class Resending:
                 if each.seen_at is None:
                     each = replace(each, seen_at=missed[id_][0] if id_ in missed else None)
                 number, at = resent.get(str(id_), (0, None))
+                stand = None if standings is None else standings.get(id_, [])
                 why = refusal(
                     each,
                     status.state if status else None,
                     at,
-                    None if standings is None else standings.get(id_, []),
+                    stand,
                     any_order=any_order,
+                    missed_by=lacked_by[id_].union(missed[id_][1] if id_ in missed else ()),
                 )
                 key = None if status is None or status.key is None else (status.topic, status.key)
-                if why is None and not any_order and key in staying:
+                # Who would apply it late, and minds.
+                harmed = not any_order and any(each.minds for each in stand or ())
+                if why is None and harmed and key in staying:
                     why = f"a later message of its key is not sent again: {staying[key]}"
                 if why is None and status is not None:
                     going.append((each, id_, number + 1))
@@ -102,7 +127,10 @@ class Resending:
                 if key is not None and status is not None and status.state is not MessageState.DISCARDED:
                     staying.setdefault(key, id_)
             for each, id_, number in reversed(going):
+                if not len(done.resent) % _TOLD_EVERY:
+                    self._progress(f"{len(done.resent):,} of {len(going):,} written again")
                 done.resent.append(self._again(connection, each, id_, number, who=who, reason=reason))
+            self._record(connection, done.resent, who)
             if dry_run:
                 connection.rollback()
         return done
@@ -113,20 +141,24 @@ class Resending:
         original = connection.execute(self._sql["contents"], {"id": id_}).fetchone()
         if original is None:
             raise AssertionError("its status was read in this transaction")
-        of_position, headers = original
+        copied, of_position, headers = original
         added = connection.execute(
-            self._sql["add"], {"position": of_position, "headers": with_number(headers, number)}
+            self._sql["add"], {"position": copied, "headers": as_resend(headers, number, of_position)}
         ).fetchone()
         position = added[0] if added else None
         made = {"id": str(id_), "resend": number, "position": position, "of_position": of_position}
         told = {"verdict": wanted.verdict, "consumer": wanted.consumer}
-        parameters = {"position": position, "id": id_, "number": number, "of_position": of_position}
-        connection.execute(self._sql["record"], {**parameters, **told, "who": who})
         details = json.dumps({**made, **told})
         connection.execute(
             self._sql["audit"], {"who": who, "subject": str(id_), "reason": reason, "details": details}
         )
         return {**made, **told}
+
+    def _record(self, connection: Connection, made: Sequence[Mapping[str, object]], who: str) -> None:
+        names = {"position": "positions", "id": "ids", "resend": "numbers", "of_position": "of_positions"}
+        names |= {"verdict": "verdicts", "consumer": "consumers"}
+        columns = {plural: [row[name] for row in made] for name, plural in names.items()}
+        connection.execute(self._sql["record"], {**columns, "who": who})
 
     def _known(self, connection: Connection, ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, MessageStatus]:
         writer = PostgresWriter(self._schema)
@@ -157,24 +189,32 @@ class Resending:
         }
         connection.execute(self._sql["lock_keys"], parameters)
         parameters |= {**_MENDABLE, "enough": _ENOUGH}
+        self._progress("later messages of their keys, in the outbox")
         later = connection.execute(self._sql["later"], parameters).fetchall()
-        lacked = [(row[0], consumer) for row in later for consumer in row[5]]
+        going = self._on_their_way(connection, [row[0] for row in later if row[5] and row[6]])
+        lacked = [(row[0], consumer) for row in later if row[0] not in going for consumer in row[5]]
         parameters |= {
             **{f"later_{name}": [row[at] for row in later] for at, name in enumerate(_LATER)},
             "lacked_ids": [id_ for id_, _ in lacked],
             "lacked_by": [consumer for _, consumer in lacked],
         }
         for name, url in self._consumers.items():
+            self._progress(f"what {name} has applied of their keys")
             with self._open(url, Role.CONSUMER) as looking:
                 for at, consumer, *rest in looking.execute(
                     self._sql["standing"], {**parameters, "database": name}
                 ):
-                    standing, id_ = Standing(consumer, *rest), sent[at].id
-                    if id_ in missed and not {"", consumer, f"{name}/{consumer}"} & set(missed[id_][1]):
+                    standing, id_ = replace(Standing(consumer, *rest), database=name), sent[at].id
+                    if id_ in missed and not {"", *standing.names} & set(missed[id_][1]):
                         # Others miss it; here it has yet to come from the log, before whatever is later.
                         standing = replace(standing, later_comes=False)
                     found[id_].append(standing)
         return found
+
+    def _on_their_way(self, connection: Connection, ids: Sequence[uuid.UUID]) -> set[uuid.UUID]:
+        """Those that were sent again and have not left the outbox: whoever misses them has looked too early."""
+        known = self._known(connection, ids)
+        return {id_ for id_, status in known.items() if status.state in _COMING}
 
     @contextmanager
     def _open(self, url: str, role: Role) -> Iterator[Connection]:
@@ -191,11 +231,14 @@ class Resending:
                 raise explain(error, url) from error
 
 
-def with_number(headers: str, number: int) -> str:
-    """A row's headers with the resend's number before them; order and repeated names stay."""
+def as_resend(headers: str, number: int, origin: int) -> str:
+    """A row's headers with the resend's number and its original's position before them; order and repeated names stay.
+
+    The position is what versions go by: the new row's own would make the oldest message the newest.
+    """
     inner = headers.strip()[1:].lstrip()
     separator = "" if inner.startswith("}") else ","
-    return f'{{"{RESEND_HEADER}":"{number}"{separator}{inner}'
+    return f'{{"{TM_RESEND}":"{number}","{TM_ORIGIN}":"{origin}"{separator}{inner}'
 
 
 def wanted_of(rows: Sequence[Mapping[str, object]]) -> list[Wanted]:

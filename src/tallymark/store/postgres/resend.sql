@@ -7,8 +7,11 @@ select pg_advisory_xact_lock(hashtextextended('{schema} resend', 0))
 select id::text, max(number), max(resent_at) from {schema}.resends where id = any(%(ids)s::uuid[]) group by id
 
 -- name: contents
--- The row that was written first: whatever was resent copies it.
-select position, headers::text from {schema}.outbox where id = %(id)s order by position limit 1
+-- The row that was written first: whatever was resent copies it. With where the original stood: retention may have left
+-- a resend alone.
+select o.position, coalesce(r.of_position, o.position), o.headers::text
+  from {schema}.outbox o left join {schema}.resends r on r.position = o.position
+ where o.id = %(id)s order by o.position limit 1
 
 -- name: lock_keys
 -- As `serialize_key` does: a writer of the key who takes turns adds before or behind all of this. In one order, so that
@@ -24,12 +27,14 @@ select id, max(last_seen), array_agg(consumer) from {schema}.findings
 
 -- name: first_rows
 -- Where each stood first: what is sent again is sent in that order.
-select id, min(position) from {schema}.outbox where id = any(%(ids)s::uuid[]) group by id
+select o.id, min(coalesce(r.of_position, o.position))
+  from {schema}.outbox o left join {schema}.resends r on r.position = o.position
+ where o.id = any(%(ids)s::uuid[]) group by o.id
 
 -- name: later
 -- What was written of the same keys behind the first of them. A resend stands where its original stood; what was given up
 -- never comes. With the consumers that lack it: all ('') where it is to be sent again with them, and those at which a tally
--- has missed it and nobody has sent it again since. Of others the newest of each key are enough to ask for, and of one more
+-- has missed it and nobody has sent it again since; and whether it ever was sent again. Of others the newest of each key are enough to ask for, and of one more
 -- it is only said that there is more.
 -- One scan for all: there is no index on the key.
 with wanted as (
@@ -55,7 +60,8 @@ with wanted as (
     select m.*, row_number() over (partition by m.topic, m.key, m.lacked_by = '{}' order by m.position desc) as nth
       from missed m
 )
-select n.id, n.topic, n.key, n.position, n.lacked_by = '{}' and n.nth > %(enough)s, n.lacked_by
+select n.id, n.topic, n.key, n.position, n.lacked_by = '{}' and n.nth > %(enough)s, n.lacked_by,
+       n.id <> all(%(ids)s::uuid[]) and exists (select from {schema}.resends r where r.id = n.id)
   from newest n where n.lacked_by <> '{}' or n.nth <= %(enough)s + 1
 
 -- name: add
@@ -65,8 +71,12 @@ select id, topic, key, value, %(headers)s::json, partition from {schema}.outbox 
 returning position
 
 -- name: record
+-- All at once and last: a tally that looks before the commit must not have looked after `resent_at`, or it would seem to
+-- miss what was sent again.
 insert into {schema}.resends (position, id, number, of_position, verdict, consumer, resent_by)
-values (%(position)s, %(id)s, %(number)s, %(of_position)s, %(verdict)s, %(consumer)s, %(who)s)
+select r.*, %(who)s
+  from unnest(%(positions)s::bigint[], %(ids)s::uuid[], %(numbers)s::integer[], %(of_positions)s::bigint[],
+              %(verdicts)s::text[], %(consumers)s::text[]) r
 
 -- name: audit
 insert into {schema}.audit (who, action, subject, reason, details)
@@ -75,7 +85,8 @@ values (%(who)s, 'tally.resend', %(subject)s, %(reason)s, %(details)s::json)
 -- name: standing
 -- What each consumer of a topic would make of a message that comes again: whether it has it, whether it has applied
 -- it, whether a later one of its key was applied (kept, and neither queued nor dead) or is on its way (queued, or not yet
--- kept, and nobody has missed it), and whether it goes by versions, which pass older ones over.
+-- kept, and nobody has missed it), and whether it goes by versions, which pass older ones over, or takes any order.
+-- A dead letter is this message where it stands in the same place: another may bear its id, with other contents.
 with wanted as (
     select w.id, w.topic, w.key, w.position, w.n
       from unnest(%(ids)s::uuid[], %(topics)s::text[], %(keys)s::bytea[], %(positions)s::bigint[])
@@ -84,7 +95,9 @@ with wanted as (
     select l.topic, l.key, l.position, l.more, c.name as consumer, i.id is not null as kept,
            exists (select from {schema}.queue q where q.consumer = c.name and q.id = l.id) as queued,
            exists (select from {schema}.dead_letters d
-                    where d.consumer = c.name and d.id = l.id and d.state <> 'applied') as dead,
+                    where d.consumer = c.name and d.id = l.id and d.state <> 'applied'
+                      and (i.id is null or d.source = i.source and d.partition = i.partition
+                           and d."offset" is not distinct from i."offset")) as dead,
            exists (select from unnest(%(lacked_ids)s::uuid[], %(lacked_by)s::text[]) m(id, consumer)
                     where m.id = l.id and m.consumer in ('', c.name, %(database)s || '/' || c.name)) as missed
       from unnest(%(later_ids)s::uuid[], %(later_topics)s::text[], %(later_keys)s::bytea[],
@@ -97,7 +110,7 @@ select w.n - 1, c.name, exists (select from {schema}.inbox i where i.id = w.id a
                 where a.id = w.id and a.consumer = c.name and a.outcome = 'applied'),
        exists (select from later l where l.consumer = c.name and l.topic = w.topic and l.key = w.key
                   and l.position > w.position and l.kept and not l.queued and not l.dead),
-       exists (select from {schema}.versions v where v.consumer = c.name and v.topic = w.topic),
+       coalesce(w.topic = any(c.versioned), false), coalesce(w.topic = any(c.unordered), false),
        exists (select from later l where l.consumer = c.name and l.topic = w.topic and l.key = w.key
                   and l.position > w.position and (l.more or l.queued or not l.kept and not l.dead and not l.missed))
   from wanted w join {schema}.consumers c on w.topic = any(c.topics)
@@ -113,15 +126,16 @@ with wanted as (
     select distinct w.n
       from wanted w
       join {schema}.inbox i on i.consumer = %(consumer)s and i.topic = w.topic and i.key = w.key
-       and i.position > w.position and i.id <> w.id
+       and {schema}.stands_at(i.position, i.headers) > w.position and i.id <> w.id
      where not exists (select from {schema}.queue q
                         where q.consumer = i.consumer and q.id = i.id and q.source = i.source)
        and not exists (select from {schema}.dead_letters d
-                        where d.consumer = i.consumer and d.id = i.id and d.source = i.source and d.state <> 'applied')
+                        where d.consumer = i.consumer and d.id = i.id and d.source = i.source and d.state <> 'applied'
+                          and d.partition = i.partition and d."offset" is not distinct from i."offset")
 )
 select w.n - 1, exists (select from {schema}.inbox i where i.id = w.id and i.consumer = %(consumer)s),
        exists (select from {schema}.applications a
                 where a.id = w.id and a.consumer = %(consumer)s and a.outcome = 'applied'),
        exists (select from later l where l.n = w.n),
-       exists (select from {schema}.versions v where v.consumer = %(consumer)s and v.topic = w.topic)
-  from wanted w
+       coalesce(w.topic = any(c.versioned), false), coalesce(w.topic = any(c.unordered), false)
+  from wanted w join {schema}.consumers c on c.name = %(consumer)s
