@@ -12,8 +12,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from tallymark.inbox.ports import Instance
+from tallymark.inbox.identity import received
+from tallymark.inbox.ports import Instance, Received
 from tallymark.local.cluster import LocalCluster
+from tallymark.message import kafka_headers
 from tallymark.store.postgres.inboxstore import PostgresInboxStore
 from tallymark.store.postgres.migrations import migrate
 from tallymark.store.postgres.resend import Resending, wanted_of
@@ -39,6 +41,12 @@ select 100, lane, 1, gen_random_uuid(), 'range', 0, 100, 1, 'transactional', 'se
 KEEP = """
 insert into tallymark.inbox (id, source, topic, partition, "offset", position, key, value, consumer)
 select id, '/bank', topic, 0, position, position, key, value, 'ledger' from tallymark.outbox where position = %s
+"""
+
+DIE = """
+insert into tallymark.dead_letters (consumer, source, id, topic, partition, "offset", position, key, value, state, reason)
+select consumer, source, id, topic, partition, coalesce(%s, "offset"), position, key, value, 'dead', ''
+  from tallymark.inbox where id = %s
 """
 
 
@@ -101,3 +109,12 @@ class Ground:
             wanted_of(found), who="ann", reason="", any_order=any_order, dry_run=False
         )
         return [str(each["id"]) for each in done.resent], done.refused
+
+
+def in_log(ground: Ground, position: int) -> Received:
+    """A row of the outbox as a consumer gets it from the log."""
+    ((id_, key, value, headers),) = ground.query(
+        "select id::text, key, value, headers::text from tallymark.outbox where position = %s", position
+    )
+    own = [("ce_id", id_.encode()), ("tm_position", str(position).encode())]
+    return received("transfers", 0, position, key, value, [*kafka_headers(headers), *own], 0)

@@ -9,37 +9,19 @@ import psycopg
 import pytest
 
 from tallymark import Inbox, Message, Version
-from tallymark.inbox.identity import received
-from tallymark.inbox.ports import Received
 from tallymark.lifecycle import Stage, Verdict
-from tallymark.message import kafka_headers
 from tallymark.store.postgres.findings import Findings
 from tallymark.store.postgres.resend import Resending, wanted_of
 from tallymark.tally.findings import Finding, Scope
 from tallymark.testing import Delivered, deliver
-from tests.tally.resends import Ground, tables
+from tests.tally.resends import DIE, Ground, in_log, tables
 
 __all__ = ["tables"]
-
-DIE = """
-insert into tallymark.dead_letters (consumer, source, id, topic, partition, "offset", position, key, value, state, reason)
-select consumer, source, id, topic, partition, coalesce(%s, "offset"), position, key, value, 'dead', ''
-  from tallymark.inbox where id = %s
-"""
 
 
 @pytest.fixture
 def one_key(tables: str) -> Ground:
     return Ground(tables, ["alice", "bob", "alice"])
-
-
-def sent(ground: Ground, position: int) -> Received:
-    """A row of the outbox as a consumer gets it from the log."""
-    ((id_, key, value, headers),) = ground.query(
-        "select id::text, key, value, headers::text from tallymark.outbox where position = %s", position
-    )
-    own = [("ce_id", id_.encode()), ("tm_position", str(position).encode())]
-    return received("transfers", 0, position, key, value, [*kafka_headers(headers), *own], 0)
 
 
 def test_under_versions_it_is_sent_again_and_overwrites_nothing(one_key: Ground) -> None:
@@ -55,8 +37,8 @@ def test_under_versions_it_is_sent_again_and_overwrites_nothing(one_key: Ground)
         seen.append(message.position)
 
     with psycopg.connect(one_key.url) as tx:
-        assert deliver(inbox, sent(one_key, 3), tx, times=1) == [Delivered.APPLIED]
-        assert deliver(inbox, sent(one_key, 4), tx, times=1) == [Delivered.OLDER]
+        assert deliver(inbox, in_log(one_key, 3), tx, times=1) == [Delivered.APPLIED]
+        assert deliver(inbox, in_log(one_key, 4), tx, times=1) == [Delivered.OLDER]
     assert seen == [3]
 
 
@@ -68,7 +50,7 @@ def test_a_resend_whose_original_is_gone_stands_where_that_stood(one_key: Ground
     one_key.query("update tallymark.findings set last_seen = clock_timestamp()")
     assert one_key.resend(0)[0] == [one_key.ids[0]]
     assert one_key.query("select of_position from tallymark.resends order by position") == [(1,), (1,)]
-    assert '"tm_origin":"1"' in sent(one_key, 5).headers
+    assert '"tm_origin":"1"' in in_log(one_key, 5).headers
 
 
 def test_versions_of_a_scheme_that_was_left_count_for_nothing(one_key: Ground) -> None:

@@ -182,10 +182,7 @@ class InboxFailed(InboxActions):
                     "a later message of its key was applied: applying it now could overwrite newer state "
                     "(--any-order where the handler can take that)"
                 )
-        below, above = self._one(connection, "neighbours", {**place, "offset": message.offset}) or (
-            None,
-            None,
-        )
+        below, above = self._one(connection, "neighbours", place) or (None, None)
         if above is not None:
             place["seq"] = above - STEP if below is None else (below + above) // 2
             if place["seq"] == below:

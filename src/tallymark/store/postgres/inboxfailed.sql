@@ -79,26 +79,52 @@ select id, source, named, topic, partition, "offset", position, key, value, head
   from {schema}.dead_letters where number = %(number)s
 
 -- name: later_applied
--- Whether a later message of its key was applied (kept, and neither queued nor dead), and the handler minds. There is no index for this, so that
--- keeping does not pay for it: it reads the inbox from a day before the message on, in parallel, and is rarely asked.
+-- Whether a later message of its key was applied (kept, and neither queued nor dead), and the handler minds. Later is what
+-- stands behind it in the outbox; from other producers, in its partition of the log. There is no index for this, so that
+-- keeping does not pay for it: it reads the inbox from a day before the message on, in parallel, and is rarely asked. A later
+-- one may bear an older id (it was delayed, or its id was given): such a one was applied since.
+with older as materialized (
+    select a.id, a.source from {schema}.applications a
+     where a.consumer = %(consumer)s and a.applied_at >= {schema}.id_time(%(from_id)s)
+       and a.id < %(from_id)s and a.id >= '00010000-0000-0000-0000-000000000000'
+), later as (
+    select i.id, i.source, i.topic, i.partition, i."offset", i.key, i.position, i.headers
+      from {schema}.dead_letters d
+      join {schema}.inbox i on i.topic = d.topic and i.key = d.key
+     where d.number = %(number)s and i.consumer = %(consumer)s
+       and (i.id >= %(from_id)s or i.id < '00010000-0000-0000-0000-000000000000')
+    union all
+    select i.id, i.source, i.topic, i.partition, i."offset", i.key, i.position, i.headers
+      from older o join {schema}.inbox i on i.id = o.id and i.source = o.source and i.consumer = %(consumer)s
+)
 select exists (
     select from {schema}.dead_letters d
-      join {schema}.inbox i on i.consumer = d.consumer and i.topic = d.topic and i.partition = d.partition
-       and i.key = d.key and (d."offset" is null or i."offset" > d."offset") and (i.id, i.source) <> (d.id, d.source)
+      join later i on i.topic = d.topic and i.key = d.key and (i.id, i.source) <> (d.id, d.source)
      where d.number = %(number)s
-       and not exists (select from {schema}.consumers c where c.name = d.consumer and d.topic = any(c.unordered))
-       and (i.id >= %(from_id)s or i.id < '00010000-0000-0000-0000-000000000000')
+       and case when i.source = d.source and i.position is not null and d.position is not null
+                then {schema}.stands_at(i.position, i.headers) > {schema}.stands_at(d.position, d.headers)
+                else i.partition = d.partition and (d."offset" is null or i."offset" > d."offset") end
+       and not exists (select from {schema}.consumers c
+                        where c.name = d.consumer and (d.topic = any(c.unordered) or d.topic = any(c.versioned)))
        and not exists (
            select from {schema}.queue q
-            where q.consumer = i.consumer and q.key_hash = %(key_hash)s and q.id = i.id and q.source = i.source)
+            where q.consumer = d.consumer and q.key_hash = %(key_hash)s and q.id = i.id and q.source = i.source)
        and not exists (
            select from {schema}.dead_letters o
-            where o.consumer = i.consumer and o.source = i.source and o.id = i.id and o.state <> 'applied'))
+            where o.consumer = d.consumer and o.source = i.source and o.id = i.id and o.state <> 'applied'
+              and o.partition = i.partition and o."offset" is not distinct from i."offset"))
 
 -- name: neighbours
--- The rows of its key between which it belongs, by their place in the log.
-select max(seq) filter (where "offset" < %(offset)s), min(seq) filter (where "offset" > %(offset)s)
-  from {schema}.queue where consumer = %(consumer)s and key_hash = %(key_hash)s
+-- The rows of its key between which it belongs: by where they stand in the outbox, or by their place in the log.
+select max(q.seq) filter (where earlier), min(q.seq) filter (where not earlier)
+  from {schema}.dead_letters d
+  join {schema}.queue q on q.consumer = d.consumer and q.key_hash = %(key_hash)s
+  left join {schema}.inbox i on i.id = q.id and i.source = q.source and i.consumer = q.consumer
+ cross join lateral (
+       select case when i.source = d.source and i.position is not null and d.position is not null
+                   then {schema}.stands_at(i.position, i.headers) < {schema}.stands_at(d.position, d.headers)
+                   else q."offset" < d."offset" end) w(earlier)
+ where d.number = %(number)s and d.consumer = %(consumer)s
 
 -- name: put_back
 insert into {schema}.queue (consumer, key_hash, seq, source, id, topic, partition, "offset")

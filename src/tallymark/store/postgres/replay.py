@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from tallymark import __version__
+from tallymark.apply.incoming import origin_of
 from tallymark.errors import Problem
 from tallymark.inbox.config import new_owner
 from tallymark.inbox.identity import is_named, key_hash
@@ -163,9 +164,9 @@ class ReplayStore(InboxActions):
         """Where those belong that stand before queued ones of their key; None where there is no room left."""
         held = set(self._held(connection, keys.values()))
         gaps: dict[tuple[int, int | None, int], list[Received]] = {}
-        for each in sorted(messages, key=lambda m: m.position or 0):
+        for each in sorted(messages, key=lambda m: origin_of(m) or 0):
             if keys[each.id] in held:
-                asked = {"key_hash": keys[each.id], "position": each.position}
+                asked = {"key_hash": keys[each.id], "position": origin_of(each)}
                 below, above = self._asked(connection, "neighbours", **asked)[0]
                 if above is not None:
                     gaps.setdefault((keys[each.id], below, above), []).append(each)
@@ -229,6 +230,7 @@ class ReplayStore(InboxActions):
                 "topics": [each.topic for each in asked],
                 "partitions": [each.partition for each in asked],
                 "offsets": [each.offset for each in asked],
+                "positions": [origin_of(each) for each in asked],
                 "keys": [each.key for each in asked],
                 "ids": [each.id for each in asked],
                 "sources": [each.source for each in asked],

@@ -14,7 +14,7 @@ from tallymark.errors import AccessDenied, UsageError
 from tallymark.inbox.identity import received
 from tallymark.inbox.ports import Received
 from tallymark.lifecycle import MessageState, Role
-from tallymark.message import CE_ID, TM_POSITION, kafka_headers
+from tallymark.message import CE_ID, TM_ORIGIN, TM_POSITION, TM_RESEND, kafka_headers
 from tallymark.store.postgres.connection import Connection, connect
 from tallymark.store.postgres.migrations import require_schema
 from tallymark.store.postgres.replay import ReplayStore
@@ -26,6 +26,10 @@ from tallymark.tally.resending import Standing, Wanted, refusal
 _CHUNK = 1000
 # More than was asked for: no reason of its own.
 _NOT_NOW = "beyond the limit"
+_NOWHERE = (
+    "it was sent again, and nobody says where its original stood: begin before that with --since "
+    "(--any-order where its handlers can take any)"
+)
 
 # Which partition of so many a key belongs to.
 Place = Callable[[bytes, int], int]
@@ -96,8 +100,12 @@ class Repair:
 
     def _lacking(self, chunk: Sequence[Sent]) -> list[Sent]:
         has = self._inbox.kept(self._consumer, [str(each.id) for each in chunk])
-        # A resend has the id of its original: one of them is enough.
-        return list({each.id: each for each in chunk if str(each.id) not in has}.values())
+        # A resend has the id of its original: one of them is enough, and it stands where the first one does.
+        found: dict[uuid.UUID, Sent] = {}
+        for each in chunk:
+            if str(each.id) not in has:
+                found.setdefault(each.id, each)
+        return sorted(found.values(), key=lambda each: _stands_at(each) or each.position)
 
     def _refused(
         self, connection: Connection, *, lacking: Sequence[Sent], any_order: bool, room: int
@@ -109,7 +117,7 @@ class Repair:
             "ids": [each.id for each in lacking],
             "topics": [each.topic for each in lacking],
             "keys": [each.key for each in lacking],
-            "positions": [each.position for each in lacking],
+            "positions": [_stands_at(each) for each in lacking],
         }
         for at, *standing in connection.execute(self._standing, parameters).fetchall():
             id_ = lacking[at].id
@@ -120,6 +128,8 @@ class Repair:
                 [Standing(self._consumer, *standing)],
                 any_order=any_order,
             )
+            if why is None and not any_order and _stands_at(lacking[at]) is None:
+                why = _NOWHERE
             if why is not None:
                 found[id_] = why
         allowed = [each.id for each in lacking if each.id not in found]
@@ -143,6 +153,14 @@ class Repair:
             partition = self._place(sent.key, count) if sent.key is not None and count else 0
         made = received(sent.topic, partition, 0, sent.key, sent.value, headers, -1)
         return made._replace(offset=None)
+
+
+def _stands_at(sent: Sent) -> int | None:
+    """Where it stands in the order of the outbox; None for a resend that does not say where its original stood."""
+    origin = sent.headers.get(TM_ORIGIN)
+    if isinstance(origin, str) and origin.isdigit():
+        return min(int(origin), sent.position)
+    return None if TM_RESEND in sent.headers else sent.position
 
 
 def _chunks(sent: Iterable[Sent]) -> Iterator[list[Sent]]:
