@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tallymark.pipeline.reconcilecompare import Compared, Table
+from tallymark.pipeline.reconcilecompare import Compared, Table, frame_of
 from tallymark.tally.comparing import repair_sql
 from tests import journal
 
@@ -14,19 +14,29 @@ def test_balances_that_are_out_of_step_are_named_and_mended(
     spark: Any, database: str, tmp_path: Path
 ) -> None:
     for name, kind in (("deposit", "numeric(12, 2)"), ("copy", "double precision")):
-        journal.query(database, f"create table {name} (id text primary key, balance {kind}, note text)")
+        rate = kind.partition("(")[0]
         journal.query(
-            database, f"insert into {name} select 'a' || n, n * 1.5, 'x' from generate_series(1, 200) n"
+            database, f"create table {name} (id text primary key, balance {kind}, note text, rate {rate})"
+        )
+        journal.query(
+            database,
+            f"insert into {name} select 'a' || n, n * 1.5, 'x', n / 100000.0 from generate_series(1, 200) n",
+        )
+        # From ten million on, and below a thousandth, Java writes a double with an exponent.
+        journal.query(
+            database,
+            f"insert into {name} (id, balance, rate)"
+            " values ('c1', 10000000, 0), ('c2', -123456789.25, 1e15), ('c3', '-0', -1.25e-9), ('c4', 1, 9876543.21)",
         )
     journal.query(database, "update copy set balance = 7.25 where id in ('a3', 'a4')")
     journal.query(database, "update copy set note = null where id = 'a5'")
     journal.query(database, "delete from copy where id = 'a6'")
-    journal.query(database, "insert into copy values ('b''1', 1, null)")
+    journal.query(database, "insert into copy values ('b''1', 1, null, 0)")
 
     def differences(right: Table) -> list[Any]:
         compared = Compared(spark, Table("", database, "deposit"), right, ["id"], [])
         try:
-            assert compared.counts()[0] == 200
+            assert compared.counts()[0] == 204
             return sorted(compared.differences(), key=lambda each: str(each.key["id"]))
         finally:
             compared.close()
@@ -43,6 +53,28 @@ def test_balances_that_are_out_of_step_are_named_and_mended(
         journal.query(database, statement)
     assert differences(Table("", database, "copy")) == []
     # The same against files.
-    frame = spark.createDataFrame([("a1", 1.5, "x")], "id string, balance double, note string")
+    frame = spark.createDataFrame(
+        [("a1", 1.5, "x", 0.00001)], "id string, balance double, note string, rate double"
+    )
     frame.write.parquet(str(tmp_path / "copy.parquet"))
-    assert len(differences(Table("", path=tmp_path / "copy.parquet"))) == 199
+    assert len(differences(Table("", path=tmp_path / "copy.parquet"))) == 203
+
+
+def test_a_whole_number_cuts_the_reading_for_several_tasks(spark: Any, database: str) -> None:
+    """And nothing is read twice or left out, a key that is null neither."""
+    for name in ("ledger", "copy"):
+        journal.query(database, f"create table {name} (n bigint, m integer)")
+        journal.query(database, f"insert into {name} select n, n from generate_series(-50, 50) n")
+        journal.query(database, f"insert into {name} values (null, 7)")
+    journal.query(database, "update copy set m = 0 where n = 50 or n is null")
+    one, other = (Table("", database, name) for name in ("ledger", "copy"))
+    tasks = spark.sparkContext.defaultParallelism
+    assert tasks > 1
+    assert frame_of(spark, one, ["n"]).rdd.getNumPartitions() == tasks
+    compared = Compared(spark, one, other, ["n"], [])
+    try:
+        assert compared.counts() == (102, 102)
+        found = {each.key["n"]: each.columns for each in compared.differences()}
+    finally:
+        compared.close()
+    assert found == {"50": {"m": ("50", "0")}, None: {"m": ("7", "0")}}

@@ -1,11 +1,12 @@
 """Any two tables, of PostgreSQL or Parquet, compared at Spark's width: one union, one group-by on the key.
 
-Values are compared as text. Numbers are brought to one form first: 1.50 and 1.5 are the same amount.
+Values are compared as text. Numbers are brought to one form first: 1.50 and 1.5 are the same amount, and so are 1.0E7 and
+10000000. A table of PostgreSQL is read by several tasks where the key's first column is a whole number.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,7 +36,7 @@ class Compared:
         self, spark: SparkSession, left: Table, right: Table, keys: Sequence[str], columns: Sequence[str]
     ) -> None:
         self._keys = list(keys)
-        one, other = _frame(spark, left), _frame(spark, right)
+        one, other = (frame_of(spark, table, self._keys[:1]) for table in (left, right))
         if not columns:
             columns = [name for name in one.columns if name in other.columns and name not in keys]
         checked_columns([*keys, *columns], one.columns, other.columns)
@@ -97,26 +98,65 @@ class Compared:
         return Difference(key, kind, left, right, (row.lefts, row.rights))
 
 
-def _frame(spark: SparkSession, table: Table) -> DataFrame:
+def frame_of(spark: SparkSession, table: Table, key: Sequence[str] = ()) -> DataFrame:
+    """All of a table; where the key begins with a whole number, cut by that, a task for each part."""
     if table.path is not None:
         if not table.path.exists():
             raise UsageError(f"there is nothing at {table.path}", remedy="name a file or a folder of Parquet")
         return spark.read.parquet(str(table.path))
     if table.url is None or table.name is None:
         raise AssertionError("a table is a database's, or Parquet")
-    reader = spark.read.format("jdbc").options(**jdbc_options(table.url))
-    return reader.option("dbtable", identifier(table.name)).load()
+    name, options = identifier(table.name), jdbc_options(table.url)
+    whole = spark.read.format("jdbc").options(**options).option("dbtable", name).load()
+    ends = _ends(spark, options, name, whole, key[0]) if key else None
+    if ends is None:
+        return whole
+    cut = {"partitionColumn": key[0], "lowerBound": str(ends[0]), "upperBound": str(ends[1])}
+    cut["numPartitions"] = str(spark.sparkContext.defaultParallelism)
+    return spark.read.format("jdbc").options(**options, **cut).option("dbtable", name).load()
+
+
+def _ends(
+    spark: SparkSession, options: Mapping[str, str], name: str, frame: DataFrame, column: str
+) -> tuple[int, int] | None:
+    """The lowest and the highest of a column of whole numbers; None where it is none, or empty."""
+    from pyspark.sql.types import IntegralType
+
+    if column not in frame.columns or not isinstance(frame.schema[column].dataType, IntegralType):
+        return None
+    query = f"select min({identifier(column)}), max({identifier(column)}) from {name}"
+    low, high = spark.read.format("jdbc").options(**options).option("query", query).load().collect()[0]
+    return None if low is None else (low, high)
 
 
 def _text(frame: DataFrame, name: str) -> Column:
     from pyspark.sql import functions as F
-    from pyspark.sql.types import BinaryType, NumericType
+    from pyspark.sql.types import BinaryType, IntegralType, NumericType
 
     kind = frame.schema[name].dataType
     if isinstance(kind, BinaryType):
         return F.concat(F.lit("\\x"), F.lower(F.hex(F.col(name))))
-    text = F.col(name).cast("string")
-    if isinstance(kind, NumericType):
-        # Trailing zeros behind a point say nothing; neither does the point itself then.
-        return F.regexp_replace(F.regexp_replace(text, r"(\.\d*?)0+$", "$1"), r"\.$", "")
-    return text
+    if isinstance(kind, NumericType) and not isinstance(kind, IntegralType):
+        quoted = name.replace("`", "``")
+        return F.expr(_plain(f"cast(`{quoted}` as string)"))
+    return F.col(name).cast("string")
+
+
+def _plain(text: str) -> str:
+    """An expression for a number's text in one form, without an exponent and without zeros that say nothing.
+
+    By its digits, for no type of Spark holds both what a double and what a numeric can be. NaN and Infinity stay.
+    """
+    # Trailing zeros behind a point say nothing; neither does the point itself then, nor a zero's sign.
+    short = rf"regexp_replace({text}, r'(\.\d*?)0+$', '$1')"
+    short = rf"regexp_replace(regexp_replace({short}, r'\.$', ''), '^-0$', '0')"
+    # Java writes an exponent behind one digit and a fraction: so many digits stand before the point.
+    sign = f"if(startswith({text}, '-'), '-', '')"
+    digits = f"rtrim('0', translate(substring_index({text}, 'E', 1), '-.', ''))"
+    point = f"(1 + cast(substring_index({text}, 'E', -1) as int))"
+    return f"""case
+        when not contains({text}, 'E') then {short}
+        when {digits} = '' then '0'
+        when {point} <= 0 then concat({sign}, '0.', repeat('0', -{point}), {digits})
+        when {point} >= length({digits}) then concat({sign}, rpad({digits}, {point}, '0'))
+        else concat({sign}, left({digits}, {point}), '.', substr({digits}, {point} + 1)) end"""
