@@ -23,9 +23,9 @@ from tallymark.observe.retrying import told_again
 from tallymark.pipeline import archivefiles, failures
 from tallymark.pipeline.archiveplan import founding, lost, next_moves, refuse_trouble
 from tallymark.pipeline.compact import Compaction, compact
-from tallymark.pipeline.ingest import Patience
 from tallymark.pipeline.manifest import Archive, Change, Kind, Move, Place
 from tallymark.pipeline.manifestlog import ManifestLog, now_ms
+from tallymark.pipeline.patience import Patience
 from tallymark.pipeline.tenure import Logs
 from tallymark.policy import Backoff
 
