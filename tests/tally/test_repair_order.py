@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tallymark.inbox.identity import key_hash
-from tallymark.store.postgres.inboxfailed import InboxFailed
+from tallymark.store.postgres.inboxfailed import Change, InboxFailed
 from tallymark.store.postgres.replay import Redriven, ReplayStore
 from tallymark.store.postgres.tallyrepair import Repair
 from tallymark.tally.repairing import Repaired
@@ -26,12 +26,15 @@ select %s, 'kafka:transfers', topic, 0, %s, %s, key, value, %s::json, 'ledger' f
 """
 QUEUE = """
 insert into tallymark.queue (consumer, key_hash, source, id, topic, partition, "offset")
-values ('ledger', %s, 'kafka:transfers', %s, 'transfers', 0, 4)
+values ('ledger', %s, 'kafka:transfers', %s, 'transfers', 0, 3)
 """
 APPLY = """
 insert into tallymark.applications (id, source, consumer, topic, partition, attempt, outcome)
 values (%s, 'kafka:transfers', 'ledger', 'transfers', 0, 1, 'applied')
 """
+
+
+ALICE = key_hash("transfers", b"alice", uuid.UUID(int=0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +95,11 @@ def redriven(ground: Ground, *positions: int) -> Redriven:
         return store.redrive([in_log(ground, each) for each in positions], any_order=False)
     finally:
         store.close()
+
+
+def retried(ground: Ground, number: int) -> Change:
+    failed = InboxFailed(ground.url)
+    return failed.retry(who="ann", reason="", ids=[ground.ids[number]], consumer="ledger")
 
 
 def queue(ground: Ground) -> list[str]:
@@ -159,8 +167,12 @@ def test_a_replay_sees_whatever_is_later(one_key: Ground, later: str) -> None:
         if later.startswith("applied"):
             one_key.query(APPLY, older)
         else:
-            one_key.query(QUEUE, 1, older)
+            one_key.query(QUEUE, ALICE, older)
     assert redriven(one_key, 1).behind == 1
+    # And so does whoever tries it again: it waits in its place, before what waits.
+    refused = retried(one_key, 0).refused
+    assert bool(refused) == (not later.startswith("queued"))
+    assert refused or queue(one_key)[0] == one_key.ids[0]
 
 
 def test_a_replay_takes_a_resend_for_as_old_as_its_original(one_key: Ground) -> None:
@@ -181,13 +193,17 @@ def test_a_dead_letter_is_put_back_by_where_it_was_written(one_key: Ground) -> N
     one_key.query(KEEP_AT, one_key.ids[2], 3, 3, "{}", 3)
     one_key.resend(0, any_order=True)
     assert redriven(one_key, 4).behind == 1
-    failed = InboxFailed(one_key.url)
-    said = {"who": "ann", "reason": "", "ids": [one_key.ids[0]], "consumer": "ledger"}
-    done = failed.retry(**said)  # type: ignore[arg-type]
-    assert "a later message of its key was applied" in done.refused[one_key.ids[0]]
+    assert "a later message of its key was applied" in retried(one_key, 0).refused[one_key.ids[0]]
     # Another one under the later one's id died: that one was applied all the same.
     one_key.query(DIE, 77, one_key.ids[2])
-    assert failed.retry(**said).changed == []  # type: ignore[arg-type]
-    one_key.query(QUEUE, key_hash("transfers", b"alice", uuid.UUID(int=0)), one_key.ids[2])
-    assert len(failed.retry(**said).changed) == 1  # type: ignore[arg-type]
+    assert retried(one_key, 0).changed == []
+    one_key.query(QUEUE, ALICE, one_key.ids[2])
+    assert len(retried(one_key, 0).changed) == 1
     assert queue(one_key) == one_key.ids[::2]
+
+
+def test_a_dead_letter_of_who_goes_by_versions_is_put_back(one_key: Ground) -> None:
+    one_key.query(KEEP_AT, one_key.ids[2], 3, 3, "{}", 3)
+    assert redriven(one_key, 1).behind == 1
+    one_key.enlisted(versioned=("transfers",))
+    assert len(retried(one_key, 0).changed) == 1
