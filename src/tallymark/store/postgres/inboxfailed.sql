@@ -80,7 +80,7 @@ select id, source, named, topic, partition, "offset", position, key, value, head
 
 -- name: later_applied
 -- Whether a later message of its key was applied (kept, and neither queued nor dead), and the handler minds. Later is what
--- stands behind it in the outbox; from other producers, in its partition of the log. There is no index for this, so that
+-- stands behind it in the outbox; where that is not said, in its partition of the log. There is no index for this, so that
 -- keeping does not pay for it: it reads the inbox from a day before the message on, in parallel, and is rarely asked. A later
 -- one may bear an older id (it was delayed, or its id was given): such a one was applied since.
 with older as materialized (
@@ -101,7 +101,8 @@ select exists (
     select from {schema}.dead_letters d
       join later i on i.topic = d.topic and i.key = d.key and (i.id, i.source) <> (d.id, d.source)
      where d.number = %(number)s
-       and case when i.source = d.source and i.position is not null and d.position is not null
+       and case when i.source = d.source
+                 and {schema}.stands_at(i.position, i.headers) <> {schema}.stands_at(d.position, d.headers)
                 then {schema}.stands_at(i.position, i.headers) > {schema}.stands_at(d.position, d.headers)
                 else i.partition = d.partition and (d."offset" is null or i."offset" > d."offset") end
        and not exists (select from {schema}.consumers c
@@ -121,7 +122,8 @@ select max(q.seq) filter (where earlier), min(q.seq) filter (where not earlier)
   join {schema}.queue q on q.consumer = d.consumer and q.key_hash = %(key_hash)s
   left join {schema}.inbox i on i.id = q.id and i.source = q.source and i.consumer = q.consumer
  cross join lateral (
-       select case when i.source = d.source and i.position is not null and d.position is not null
+       select case when i.source = d.source
+                    and {schema}.stands_at(i.position, i.headers) <> {schema}.stands_at(d.position, d.headers)
                    then {schema}.stands_at(i.position, i.headers) < {schema}.stands_at(d.position, d.headers)
                    else q."offset" < d."offset" end) w(earlier)
  where d.number = %(number)s and d.consumer = %(consumer)s

@@ -40,7 +40,7 @@ select w.n from unnest(%(topics)s::text[], %(partitions)s::integer[], %(offsets)
 
 -- name: behind
 -- Which of these, by number, come behind a later message of their key that was kept before (not by this very call), and
--- whose handler minds. Later is what stands behind it in the outbox; from other producers, in its partition of the log.
+-- whose handler minds. Later is what stands behind it in the outbox; where that is not said, in its partition of the log.
 -- There is no index for this, so that keeping does not pay for it: it reads the inbox from a day before the first of them
 -- on. A later one may bear an older id (it was delayed, or its id was given): such a one was applied since, or waits.
 with replayed as (
@@ -72,7 +72,7 @@ select r.n from replayed r
    and exists (
     select from kept i
      where i.topic = r.topic and i.key = r.key
-       and case when i.source = r.source and i.position is not null and r.position is not null
+       and case when i.source = r.source and i.position <> r.position
                 then i.position > r.position
                 else i.partition = r.partition and i."offset" > r."offset" end
        and not exists (select from replayed o where o.id = i.id and o.source = i.source))
