@@ -280,6 +280,22 @@ CASES: tuple[Case, ...] = (
         ),
         DELIVERED,
     ),
+    Case(
+        "behind a record of its key that claims a position which nobody was given",
+        History([ROW], [], [Copy("p1", 9 * 10**18, "dp", 4), COPY], [KEPT], [DONE]),
+        DELIVERED,
+    ),
+    Case(
+        "behind a copy of its key that claims a position which is not its own",
+        History(
+            [ROW, Row("m0", 9, "d0")],
+            [],
+            [Copy("m0", 99, "d0", 4), COPY],
+            [KEPT, Kept("ledger", "m0", "d0", 4)],
+            [DONE, Done("ledger", "m0")],
+        ),
+        DELIVERED,
+    ),
     Case("applied in the order of the log", effects(FIRST, SECOND), DELIVERED, horizon=ORDERED),
     Case(
         "applied after a later one of its key",

@@ -55,7 +55,7 @@ def frames(spark: Any, history: History, horizon: Horizon) -> Frames:
         effects=frame("done"),
         queue=frame("queued"),
         letters=frame("letters"),
-        behind=behind(frame("copies"), frame("parked")),
+        behind=behind(frame("copies"), frame("parked"), frame("rows")),
         misapplied=misapplied(spark, history, horizon),
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 import uuid
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -97,6 +98,18 @@ def test_lanes_that_do_not_keep_step_reopen_nothing() -> None:
     assert reopened(certified, cells(kept=Digest(), places={P0: (7, 12)})) == set()
     assert reopened(certified, cells(kept=Digest(), places={P0: (13, 13)})) == {0}
     assert reopened(certified, cells(kept=Digest(), places={P1: (3, 3)})) == {0}
+
+
+def test_one_that_claims_the_far_future_has_nobody_count_up_to_it() -> None:
+    found = cells(kept=Digest(), places={P0: (0, 9)})
+    found.log[2] = {P0: LogCell(Digest(), 20, 29)}
+    found.log[0][P0].behind = 50_000_000
+    tracemalloc.start()
+    try:
+        assert found.overtaken() == [0, 2]
+        assert tracemalloc.get_traced_memory()[1] < 1_000_000
+    finally:
+        tracemalloc.stop()
 
 
 def verified(reader: ConsumerView, given: Certificate, today: Cells, **changes: Any) -> Verification:

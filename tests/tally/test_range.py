@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from tallymark.broker.reach import admin_client
 from tallymark.pipeline.reconcileground import TallyConfig, choose_range, look
-from tallymark.pipeline.reconcilesources import Sources
+from tallymark.pipeline.reconcilesources import LiveLog, Sources
+from tallymark.store.postgres.migrations import migrate
+from tallymark.tally.records import Place
+from tests import journal
 from tests.tally.ground import Journey
 
 
@@ -25,3 +30,39 @@ def test_since_reads_the_log_for_the_whole_of_its_first_window(journey: Journey)
     choose_range(ground, sources, config)
     assert ground.first == 0
     assert ground.read_from == ground.starts
+
+
+@dataclass(frozen=True)
+class Meanwhile(LiveLog):
+    """A log whose ends are asked for; before anybody asks for anything else, a relay has sent what was parked."""
+
+    database: str = ""
+
+    def bounds(self, topics: Sequence[str]) -> dict[Place, tuple[int, int]]:
+        found = super().bounds(topics)
+        journal.query(self.database, "update tallymark.parked set state = 'sent', retry_batch = 2")
+        return found
+
+
+@dataclass(frozen=True)
+class MeanwhileSources(Sources):
+    @property
+    def log(self) -> Meanwhile:
+        return Meanwhile(self.client, self.admin, database=self.producers["bank"])
+
+
+def test_what_was_parked_is_read_before_the_ends_of_the_log(database: str, bootstrap_servers: str) -> None:
+    """Sent behind them, it would seem lost: a batch covers it, and the log that is read lacks it."""
+    migrate(database)
+    journal.query(
+        database,
+        "insert into tallymark.parked (position, id, slot, topic, headers, created_at, state, reason, batch)"
+        " values (1, '0199f1f0-0000-7000-8000-000000000001', 0, 't', '{}', now(), 'failed', '', 1)",
+    )
+    journal.query(database, "select setval('tallymark.outbox_position', 5)")
+    client = {"bootstrap.servers": bootstrap_servers}
+    sources = MeanwhileSources({"bank": database}, {}, client, admin_client(client))
+    config = TallyConfig()
+    ground = look(sources, "bank", config)
+    choose_range(ground, sources, config)
+    assert [row.state for row in ground.parked] == ["failed"]

@@ -70,7 +70,7 @@ class Tally:
             return ground, self._first_look.cells(ground)
 
     def _outbox(self, name: str, report: TallyReport) -> None:
-        producer, findings = self._sources.producer(name), self._sources.findings(name)
+        findings = self._sources.findings(name)
         self._progress(f"{name}: how far everybody has come")
         ground = look(self._sources, name, self._config)
         report.remarks += [
@@ -78,13 +78,11 @@ class Tally:
             for label in ground.left_out
         ]
         choose_range(ground, self._sources, self._config)
-        ground.parked = producer.parked(ground.first, ground.upto)
         cells = self._first_look.cells(ground)
         if again := self._reopened(ground, cells):
             # Something new was logged of windows that were certified: they are looked at as if they never were.
             report.remarks.append(f"{name}: the log says something new of {len(again)} certified windows")
             ground.first, ground.read_from = min(again) * ground.rows, dict(ground.starts)
-            ground.parked = producer.parked(ground.first, ground.upto)
             cells = self._first_look.cells(ground)
         report.rows = ground.rows
         reading = self._reading(ground, cells)

@@ -125,8 +125,9 @@ class Cells:
         for number, places in self.log.items():
             for cell in places.values():
                 if cell.behind is not None:
-                    found.update(range(number, cell.behind // self.rows + 1))
-        return sorted(found & self.log.keys())
+                    # Among those that are there: who claims a position of the far future would have us count up to it.
+                    found.update(n for n in self.log if number <= n <= cell.behind // self.rows)
+        return sorted(found)
 
     def unlike(self) -> list[Bucket]:
         """Stretches of the log of which not the same was kept and applied."""
@@ -174,8 +175,11 @@ def add_effects(cells: Cells, rows: Iterable[Any], label: Mapping[str, str]) -> 
             cells.applied_at[bucket] = cells.applied_at.get(bucket, Digest()) + _digest(row, "i")
 
 
-def log_sums(records: DataFrame, *, rows: int, lanes: int, parked: Iterable[int]) -> DataFrame:
-    """One pass over the log: sums per window and partition, and what stands behind a higher position of its lane."""
+def log_sums(records: DataFrame, *, rows: int, lanes: int, parked: Iterable[int], drawn: int) -> DataFrame:
+    """One pass over the log: sums per window and partition, and what stands behind a higher position of its lane.
+
+    `drawn`: the highest position that anybody was given. Whoever claims a higher one says nothing of order.
+    """
     from pyspark.sql import Window as Over
     from pyspark.sql import functions as F
 
@@ -196,7 +200,8 @@ def log_sums(records: DataFrame, *, rows: int, lanes: int, parked: Iterable[int]
         .orderBy("offset")
         .rowsBetween(Over.unboundedPreceding, -1)
     )
-    placed = narrow.withColumn("highest", F.max("position").over(before)).withColumn(
+    given = F.when(F.col("position") <= drawn, F.col("position"))
+    placed = narrow.withColumn("highest", F.max(given).over(before)).withColumn(
         "behind", F.when(F.col("position") < F.col("highest"), F.col("highest"))
     )
     in_turn = F.col("position") if not late else F.when(~F.col("position").isin(late), F.col("position"))
@@ -210,7 +215,7 @@ def log_sums(records: DataFrame, *, rows: int, lanes: int, parked: Iterable[int]
         F.count("behind").alias("inversions"),
         F.max("behind").alias("behind"),
         F.min(in_turn).alias("first"),
-        F.max("position").alias("last"),
+        F.max(given).alias("last"),
     )
 
 
@@ -226,7 +231,7 @@ def add_log(cells: Cells, rows: Iterable[Any], sources: Collection[str] | None =
             continue
         _merge(cells.log[row.w], (row.topic, row.partition), cell)
         place = (row.topic, row.partition, row.lane)
-        cells.lasts[place] = max(row["last"], cells.lasts.get(place, 0))
+        cells.lasts[place] = max(row["last"] or 0, cells.lasts.get(place, 0))
         if row["first"] is not None:
             cells.firsts[place] = min(row["first"], cells.firsts.get(place, row["first"]))
 

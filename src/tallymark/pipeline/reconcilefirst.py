@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tallymark.pipeline import reconcilecells as cellwork
 from tallymark.pipeline.reconcilecells import BUCKET, Cells
-from tallymark.pipeline.reconcileframes import inbox_sources, logged, shifted
+from tallymark.pipeline.reconcileframes import inbox_sources, logged, shares, shifted, spans_of
 from tallymark.pipeline.reconcileground import Ground, TallyConfig
 from tallymark.pipeline.reconcileorder import behind, misapplied
 from tallymark.pipeline.reconcileports import Stations
@@ -77,7 +77,14 @@ class FirstLook:
         self._progress(f"{ground.name}: the order of keys in {len(numbers)} windows")
         parked = self.spark.createDataFrame([(each.id,) for each in ground.parked], "id string")
         records = logged(self.spark, self.sources, ground, cells, numbers)
-        self.behind = behind(records, parked).persist()
+        # Rows are asked for only where something is out of order: usually nothing is, by its key.
+        if behind(records, parked).isEmpty():
+            return set()
+        tables = self.sources.tables(ground.name)
+        queries = tables.queries(rows=ground.rows, bucket=BUCKET)
+        spans = shares(spans_of(numbers, ground.rows), self.config.tasks)
+        written = tables.read(self.spark, [queries.outbox_ids(each) for each in spans])
+        self.behind = behind(records, parked, written).persist()
         found = self.behind.selectExpr(f"position div {ground.rows} as w").distinct().collect()
         return {row.w for row in found}
 
@@ -94,7 +101,13 @@ class FirstLook:
             return []
         records = records_of(self.sources.log.raw(self.spark, ground.read_from, ground.ends))
         parked = [row.position for row in ground.parked]
-        sums = cellwork.log_sums(records, rows=ground.rows, lanes=ground.view.lanes, parked=parked)
+        sums = cellwork.log_sums(
+            records,
+            rows=ground.rows,
+            lanes=ground.view.lanes,
+            parked=parked,
+            drawn=ground.view.frontier.last_position,
+        )
         return list(sums.collect())
 
     def _sources(self, ground: Ground, logged: set[str]) -> frozenset[str] | None:

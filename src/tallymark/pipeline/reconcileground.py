@@ -59,7 +59,8 @@ class Ground:
     upto: int
     rows: int
     read_from: dict[Place, int]
-    parked: list[ParkedRow] = field(default_factory=list)
+    # What left its batch, as it stood before the log's ends: what was sent by then lies below them.
+    all_parked: list[ParkedRow] = field(default_factory=list)
     # What its messages name as their source (ce_source); None where nobody else writes into its topics.
     sources: frozenset[str] | None = None
     # Consumers that nobody can follow.
@@ -80,6 +81,11 @@ class Ground:
         return self.read_from if self.goes_on else {}
 
     @property
+    def parked(self) -> list[ParkedRow]:
+        """What left its batch, of the positions that this run looks at."""
+        return [row for row in self.all_parked if row.position >= self.first]
+
+    @property
     def lowest(self) -> int:
         """Where the lowest window begins that the outbox still has."""
         return self.view.outbox_from - self.view.outbox_from % self.rows
@@ -90,8 +96,10 @@ class Ground:
 
 
 def look(sources: Stations, name: str, config: TallyConfig) -> Ground:
-    """How far everybody has come: the relay first, then the log's ends, then the consumers."""
-    view = sources.producer(name).view()
+    """How far everybody has come: the relay and what it has parked, then the log's ends, then the consumers."""
+    producer = sources.producer(name)
+    view = producer.view()
+    parked = producer.parked(view.outbox_from, view.frontier.last_position)
     if missing := sorted(set(config.topics) - set(view.topics)):
         raise UsageError(
             f"no relay has sent anything of {name} to topic {missing[0]}",
@@ -129,6 +137,7 @@ def look(sources: Stations, name: str, config: TallyConfig) -> Ground:
         upto=view.frontier.last_position + 1,
         rows=config.window_rows or ROWS,
         read_from=dict(starts),
+        all_parked=parked,
     )
 
 

@@ -20,14 +20,20 @@ if TYPE_CHECKING:
     from tallymark.store.postgres.tallycells import Place, Stretch
 
 
-def behind(records: DataFrame, parked: DataFrame) -> DataFrame:
-    """Those that stand behind a higher position of their key: first copies only, without what was parked."""
+def behind(records: DataFrame, parked: DataFrame, written: DataFrame | None = None) -> DataFrame:
+    """Those that stand behind a higher position of their key: first copies only, without what was parked.
+
+    `written`: ids and positions of the outbox. A copy that has no row there is a fault of its own, and says nothing of
+    others; without it there may be too many.
+    """
     from pyspark.sql import Window as Over
     from pyspark.sql import functions as F
 
     copies = records.where("key is not null and position is not null").join(
         parked.select("id").distinct(), "id", "left_anti"
     )
+    if written is not None:
+        copies = copies.join(written.select("id", "position"), ["id", "position"], "left_semi")
     first = Over.partitionBy("id", "position").orderBy("topic", "partition", "offset")
     before = (
         Over.partitionBy("topic", "partition", "source", "key")

@@ -51,7 +51,11 @@ def marks_of(history: History, horizon: Horizon) -> dict[str, tuple[Marks, dict[
     rows, parked = _by_id(history.rows), _by_id(history.parked)
     copies, kept = _by_id(history.copies), _by_id(history.kept)
     done, queued, letters = _by_id(history.done), _by_id(history.queued), _by_id(history.letters)
-    behind = reordered(history.copies, retried={each.id for each in history.parked})
+    behind = reordered(
+        history.copies,
+        retried={each.id for each in history.parked},
+        written={(each.id, each.position) for each in history.rows},
+    )
     firsts = first_positions(history)
     overtaken = misapplied(history, horizon)
     found = {}
@@ -159,8 +163,11 @@ def _at_consumer(
     )
 
 
-def reordered(copies: Iterable[Copy], *, retried: set[str]) -> set[str]:
-    """Ids that stand behind a higher position of their key. First copies only; what was parked may come late."""
+def reordered(copies: Iterable[Copy], *, retried: set[str], written: set[tuple[str, int]]) -> set[str]:
+    """Ids that stand behind a higher position of their key. First copies only; what was parked may come late.
+
+    Only of what was `written`: whoever claims a position that is not its own says nothing of the order of others.
+    """
     highest: dict[tuple[str, int, str, bytes], int] = {}
     seen: set[tuple[str, int]] = set()
     found = set()
@@ -169,6 +176,7 @@ def reordered(copies: Iterable[Copy], *, retried: set[str]) -> set[str]:
             copy.key is None
             or copy.position is None
             or (copy.id, copy.position) in seen
+            or (copy.id, copy.position) not in written
             or copy.id in retried
         ):
             continue

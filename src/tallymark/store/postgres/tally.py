@@ -1,7 +1,8 @@
 """What the tally reads of the databases before Spark does: who is there, how far each has come, what is unfinished.
 
-The order of reading keeps a running system from looking broken: first how far the relay has come, then (elsewhere) the
-log's ends, then the consumers' positions, queues and dead letters, and last, by Spark, the rows themselves. Whatever
+The order of reading keeps a running system from looking broken: first how far the relay has come and
+what it has parked, then (elsewhere) the log's ends, then the consumers' positions, queues and dead letters, and last,
+by Spark, the rows themselves. Whatever
 was marked as sent is then in the log that is read, and whatever was passed is in the inbox.
 """
 

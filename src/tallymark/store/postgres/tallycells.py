@@ -84,6 +84,9 @@ class CellQueries:
     def outbox_rows(self, positions: Sequence[tuple[int, int]]) -> str:
         return self._filled("outbox_rows", named=False, positions=_positions(positions))
 
+    def outbox_ids(self, positions: Sequence[tuple[int, int]]) -> str:
+        return self._filled("outbox_ids", named=False, positions=_positions(positions))
+
     def inbox_cells(self, ids: IdRange, since: Mapping[Place, int]) -> str:
         """`since`: only what lies at these offsets or behind; empty: everything."""
         return self._filled("inbox_cells", low=ids[0], high=ids[1], places=_since(since))

@@ -40,6 +40,9 @@ select o.position, {id} as id, o.topic, o.key, {digest} as digest, cast(o.slot a
        o.created_at as at
   from {schema}.outbox o where {positions}
 
+-- name: outbox_ids
+select o.position, {id} as id from {schema}.outbox o where {positions}
+
 -- name: inbox_rows
 select o.consumer, o.source, {id} as id, o.topic, o.partition, o."offset", o.position, o.key, {digest} as digest
   from {schema}.inbox o where o.id >= '{low}' and o.id < '{high}' and {positions}
