@@ -217,7 +217,7 @@ def verify_certificates(spark: Any, journey: Journey) -> None:
     found = verified(spark, journey)
     assert found.wrong == []
     assert found.certificates == found.recomputed > 0
-    # One byte of one row in a certified window.
+    # One byte of one row in a certified window, and one effect.
     ((number, start, end),) = journey.on_bank(
         "select number, window_start, window_end from tallymark.certificates order by number desc limit 1"
     )
@@ -225,9 +225,14 @@ def verify_certificates(spark: Any, journey: Journey) -> None:
         "update tallymark.outbox set value = overlay(value placing '?'::bytea from 1) where position = %s",
         start + 7,
     )
+    journey.on_ledger(
+        "delete from tallymark.applications where id = (select id from tallymark.inbox where position = %s)",
+        start + 8,
+    )
     found = verified(spark, journey)
-    assert [(each["certificate"], each["window"]) for each in found.wrong] == [(number, [start, end])]
+    assert [(each["certificate"], each["window"]) for each in found.wrong] == [(number, [start, end])] * 2
     assert "the outbox holds" in found.wrong[0]["what"]
+    assert f"{journey.ledger.name} has applied" in found.wrong[1]["what"]
     # One byte of a certificate: seen without any data.
     journey.on_bank(
         "update tallymark.certificates set statement = replace(statement, '\"parked\":0', '\"parked\":1')"

@@ -39,6 +39,13 @@ def report(done: TallyReport) -> list[Any]:
         f"{done.open_windows} not closed yet, {done.certified} certified now"
     ]
     parts += done.remarks
+    if done.uncertified:
+        parts.append(
+            output.table(
+                ("closed, not certified", "why"),
+                [(f"{first}–{last}", why) for _, first, last, why in done.uncertified[:_SHOWN]],
+            )
+        )
     parts.append(
         output.table(
             ("verdict", "messages", "which means"),

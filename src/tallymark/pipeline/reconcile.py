@@ -7,13 +7,13 @@ are not read again, unless the log says something new of them.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
 from tallymark.lifecycle import Verdict
 from tallymark.pipeline.reconcilecells import Cells
-from tallymark.pipeline.reconcilecertify import closed, reopened, statements
+from tallymark.pipeline.reconcilecertify import closed, copies_of, examined, reopened, spoiled
 from tallymark.pipeline.reconcilefiles import FindingFiles
 from tallymark.pipeline.reconcilefirst import FirstLook
 from tallymark.pipeline.reconcileframes import Reading, frames_of, stray_ids
@@ -23,6 +23,7 @@ from tallymark.pipeline.reconcilemarks import faulty, recorded, single_of, singl
 from tallymark.pipeline.reconcileplain import plain
 from tallymark.pipeline.reconcileports import OutboxSide, Stations
 from tallymark.pipeline.reconcilesources import explained
+from tallymark.tally.certificates import ACCOUNTED, Statement
 from tallymark.tally.findings import Finding, Scope
 from tallymark.tally.records import Horizon, Reader
 from tallymark.tally.report import TallyReport
@@ -78,6 +79,7 @@ class Tally:
             for label in ground.left_out
         ]
         choose_range(ground, self._sources, self._config)
+        report.remarks += ground.remarks
         cells = self._first_look.cells(ground)
         if again := self._reopened(ground, cells):
             # Something new was logged of windows that were certified: they are looked at as if they never were.
@@ -103,7 +105,8 @@ class Tally:
             lowest=ground.view.outbox_from,
         )
         run = uuid.uuid4()
-        found = self._found(ground, cells, reading, report)
+        bad: set[int] = set()
+        found = self._spoiling(ground, self._found(ground, cells, reading, report), bad)
         if self._files is not None:
             found = self._files.passing(found, scope, outbox_id=ground.view.outbox_id, run=str(run))
         if not self._config.keep or findings is None:
@@ -113,8 +116,11 @@ class Tally:
         findings.begin(run, scope, who=self._config.who)
         findings.keep(run, scope, found, at=ground.view.at)
         if not self._config.filtered:
-            bad = {number for outbox, number in report.by_window if outbox == ground.view.outbox_id}
-            report.certified += len(findings.certify(statements(ground, cells, bad)))
+            said = list(examined(ground, cells, bad))
+            report.certified += len(findings.certify(each for _, each in said if isinstance(each, Statement)))
+            report.uncertified += [
+                (name, window.start, window.end - 1, why) for window, why in said if isinstance(why, str)
+            ]
         findings.end(run, {**report.as_json(), "findings": report.found})
 
     def _reopened(self, ground: Ground, cells: Cells) -> set[int]:
@@ -127,7 +133,7 @@ class Tally:
         chosen |= cells.misapplied_in | self._first_look.reordered(ground, cells)
         chosen |= {row.position // rows for row in ground.parked}
         chosen |= {at // rows for each in ground.consumers.values() for at in each.unfinished}
-        for position, of in view.resends:
+        for position, of, _ in view.resends:
             # A message and its resends are judged together.
             chosen |= {position // rows, of // rows}
         strays: list[str] = []
@@ -199,6 +205,14 @@ class Tally:
         finally:
             for frame in (looked, seen, rows):
                 frame.unpersist()
+
+    def _spoiling(self, ground: Ground, found: Iterable[Finding], bad: set[int]) -> Iterator[Finding]:
+        """What is found goes by; windows that it speaks of are `bad`, where no term of an equation accounts for it."""
+        copies = copies_of(ground)
+        for finding in found:
+            if finding.verdict not in ACCOUNTED:
+                bad |= spoiled(finding, copies, ground.rows)
+            yield finding
 
     def _others(self, name: str) -> Sequence[OutboxSide]:
         return [self._sources.producer(other) for other in self._sources.outboxes if other != name]

@@ -37,6 +37,15 @@ class LogCell:
     behind: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Resent:
+    """Where a consumer keeps a message that was sent again, and the digests of its contents and of its id."""
+
+    position: int | None
+    contents: Digest
+    ids: Digest
+
+
 def _by_window() -> dict[int, dict[Any, Any]]:
     return defaultdict(dict)
 
@@ -62,8 +71,15 @@ class Cells:
     # The lowest and the highest offset that a window's messages were kept or applied from, by partition.
     kept_between: dict[tuple[int, Place], tuple[int, int]] = field(default_factory=dict)
     kept_at: dict[Bucket, Digest] = field(default_factory=dict)
-    windows_at: dict[Bucket, set[int]] = field(default_factory=lambda: defaultdict(set))
+    # … of whose windows, and by which ids.
+    kept_ids: dict[Bucket, dict[int, Digest]] = field(default_factory=lambda: defaultdict(dict))
     applied_at: dict[Bucket, Digest] = field(default_factory=dict)
+    # Ids that were applied, by consumer and window, each once; and by which function they were hashed.
+    effects: dict[tuple[str, int], Digest] = field(default_factory=dict)
+    hashed: str = ""
+    # What was sent again: its positions, by window and id; where it is kept, by consumer and id.
+    resent_in: dict[int, dict[str, set[int]]] = field(default_factory=_by_window)
+    resent: dict[str, dict[str, Resent]] = field(default_factory=lambda: defaultdict(dict))
     # Windows with effects that were made out of order, or stand elsewhere than they were kept from.
     misapplied_in: set[int] = field(default_factory=set)
 
@@ -94,6 +110,9 @@ class Cells:
     def inbox_of(self, consumer: str, number: int) -> Digest:
         return sum(self.inbox.get(consumer, {}).get(number, {}).values(), Digest())
 
+    def effects_of(self, consumer: str, number: int) -> Digest:
+        return self.effects.get((consumer, number), Digest())
+
     def ends_of(self, number: int) -> dict[Place, int]:
         return {place: cell.high for place, cell in self.log.get(number, {}).items()}
 
@@ -113,7 +132,7 @@ class Cells:
             if not same:
                 found.add(number)
         for bucket in self.unlike():
-            found |= self.windows_at[bucket]
+            found |= self.kept_ids[bucket].keys()
         return found
 
     def overtaken(self) -> list[int]:
@@ -141,7 +160,7 @@ class Cells:
 def add_outbox(cells: Cells, rows: Iterable[Any]) -> None:
     for row in rows:
         window = cells.outbox[row.w]
-        window[row.topic] = window.get(row.topic, Digest()) + _digest(row, "l")
+        window[row.topic] = window.get(row.topic, Digest()) + digest_of(row, "l")
         low, high = cells.ids.get(row.w, (row.low, row.high))
         cells.ids[row.w] = min(low, row.low), max(high, row.high)
 
@@ -156,11 +175,12 @@ def add_inbox(
         ours = sources is None or row.source in sources
         if row.w is not None and ours:
             window = cells.inbox[consumer][row.w]
-            window[row.topic] = window.get(row.topic, Digest()) + _digest(row, "l")
+            window[row.topic] = window.get(row.topic, Digest()) + digest_of(row, "l")
         bucket = (consumer, row.topic, row.partition, row.bucket)
-        cells.kept_at[bucket] = cells.kept_at.get(bucket, Digest()) + _digest(row, "i")
+        ids = digest_of(row, "i")
+        cells.kept_at[bucket] = cells.kept_at.get(bucket, Digest()) + ids
         if row.w is not None and ours:
-            cells.windows_at[bucket].add(row.w)
+            cells.kept_ids[bucket][row.w] = cells.kept_ids[bucket].get(row.w, Digest()) + ids
         if row.low is not None:
             place = (consumer, row.topic, row.partition)
             cells.beginnings[place] = min(row.low, cells.beginnings.get(place, row.low))
@@ -172,7 +192,7 @@ def add_effects(cells: Cells, rows: Iterable[Any], label: Mapping[str, str]) -> 
     for row in rows:
         if (consumer := label.get(row.consumer)) is not None:
             bucket = (consumer, row.topic, row.partition, row.bucket)
-            cells.applied_at[bucket] = cells.applied_at.get(bucket, Digest()) + _digest(row, "i")
+            cells.applied_at[bucket] = cells.applied_at.get(bucket, Digest()) + digest_of(row, "i")
 
 
 def log_sums(records: DataFrame, *, rows: int, lanes: int, parked: Iterable[int], drawn: int) -> DataFrame:
@@ -225,7 +245,7 @@ def add_log(cells: Cells, rows: Iterable[Any], sources: Collection[str] | None =
         if row.w is not None and sources is not None and row.source not in sources:
             cells.others += row.n
             continue
-        cell = LogCell(_digest(row, "l", inversions=row.inversions), row.low, row.high, row.behind)
+        cell = LogCell(digest_of(row, "l", inversions=row.inversions), row.low, row.high, row.behind)
         if row.w is None:
             _merge(cells.nameless, (row.topic, row.partition), cell)
             continue
@@ -248,7 +268,8 @@ def _merge(into: dict[Place, LogCell], key: Place, cell: LogCell) -> None:
     into[key] = cell
 
 
-def _digest(row: Any, prefix: str, *, inversions: int = 0) -> Digest:
+def digest_of(row: Any, prefix: str, *, inversions: int = 0) -> Digest:
+    """The sums of a row: `l` of contents, `i` of ids."""
     return Digest(
         row.n, (row[f"{prefix}0"], row[f"{prefix}1"], row[f"{prefix}2"], row[f"{prefix}3"]), inversions
     )

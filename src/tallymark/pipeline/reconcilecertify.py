@@ -1,28 +1,82 @@
-"""Statements for the windows of a run that are closed and in which nothing was found."""
+"""Statements for the windows of a run that are closed and in which all is accounted for; and why there is none."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from itertools import islice
 from operator import itemgetter
 
 from tallymark.lifecycle import ParkedState
 from tallymark.pipeline.reconcilecells import Cells
+from tallymark.pipeline.reconcileeffects import elsewhere
 from tallymark.pipeline.reconcileground import Ground, place_text
 from tallymark.store.postgres.tally import ConsumerView
 from tallymark.tally.certificates import ConsumerCount, Statement
+from tallymark.tally.findings import Finding
 from tallymark.tally.windows import Place, Window, is_closed
+
+# Of empty windows: a sequence that was set far ahead leaves more of them than anybody wants at once.
+EMPTY_AT_ONCE = 10_000
+
+
+def examined(ground: Ground, cells: Cells, faulty: Set[int]) -> Iterator[tuple[Window, Statement | str]]:
+    """Each closed window, in order: what can be certified of it, or why nothing can.
+
+    `faulty`: windows in which something was found that no term of an equation accounts for.
+    """
+    numbers = sorted({*cells.numbers(), *_empty(ground, cells)})
+    resumes = dict(_resumes(ground, cells, numbers))
+    for number in numbers:
+        if number * ground.rows < ground.first or not closed(ground, cells, number):
+            continue
+        if number in faulty:
+            yield cells.window(number), "something was found in it"
+            continue
+        statement = stated(ground, cells, number, resume=resumes[number])
+        wrong = statement.violations() or _unlike(ground, cells, number, statement)
+        yield cells.window(number), "; ".join(wrong) or statement
 
 
 def statements(ground: Ground, cells: Cells, faulty: Set[int]) -> Iterator[Statement]:
-    """In order. `faulty`: windows in which something was found; they get no certificate."""
-    resumes = dict(_resumes(ground, cells))
-    for number in cells.numbers():
-        if number in faulty or number * ground.rows < ground.first or not closed(ground, cells, number):
-            continue
-        statement = stated(ground, cells, number, resume=resumes[number])
-        if statement is not None and not statement.violations():
-            yield statement
+    """Those that can be certified."""
+    for _, said in examined(ground, cells, faulty):
+        if isinstance(said, Statement):
+            yield said
+
+
+def _empty(ground: Ground, cells: Cells) -> Iterator[int]:
+    """Windows of which nobody has anything: a sequence jumps. A gap would keep a later run from passing them."""
+    known = set(cells.numbers()) | ground.certified.keys()
+    numbers = range(ground.first // ground.rows, (ground.view.frontier.settled + 1) // ground.rows)
+    return islice((number for number in numbers if number not in known), EMPTY_AT_ONCE)
+
+
+def _unlike(ground: Ground, cells: Cells, number: int, statement: Statement) -> list[str]:
+    """Stations that hold as many messages, and not the same."""
+    found = []
+    if not (statement.parked or statement.discarded) and not statement.outbox.same_messages(statement.log):
+        found.append("the log holds other messages than the outbox")
+    for label, view in ground.consumers.items():
+        logged = cells.log_of(number, view.topics)
+        excused = _at(cells.window(number), view.unkept_at) or _before_it_began(cells, number, label, view)
+        if not excused and not logged.same_messages(statement.consumers[label].digest):
+            found.append(f"the inbox of {label} holds other messages than the log")
+    return found
+
+
+def copies_of(ground: Ground) -> dict[str, set[int]]:
+    """The positions of what was sent again, by id."""
+    found: dict[str, set[int]] = {}
+    for at, of, id_ in ground.view.resends:
+        found.setdefault(id_, set()).update((at, of))
+    return found
+
+
+def spoiled(finding: Finding, copies: Mapping[str, Set[int]], rows: int) -> set[int]:
+    """The windows that a finding speaks of: that of the message, and those of its resends."""
+    positions = copies.get(finding.id, frozenset()) | {finding.position}
+    return {position // rows for position in positions if position is not None}
 
 
 def reopened(ground: Ground, cells: Cells) -> set[int]:
@@ -46,26 +100,15 @@ def closed(ground: Ground, cells: Cells, number: int) -> bool:
 
 
 def stated(
-    ground: Ground,
-    cells: Cells,
-    number: int,
-    *,
-    resume: Mapping[Place, int] | None = None,
-    strict: bool = True,
-) -> Statement | None:
-    """What can be said of a window; None, if strict, where a consumer lacks what nobody can account for.
+    ground: Ground, cells: Cells, number: int, *, resume: Mapping[Place, int] | None = None
+) -> Statement:
+    """What the stations say of a window.
 
     `resume`: where a reader of later windows has to start; it is no claim of the window itself.
     """
     window = cells.window(number)
     parked = Counter(row.state for row in ground.parked if row.position in window)
     discarded = parked[ParkedState.DISCARDED]
-    consumers = {}
-    for label, view in ground.consumers.items():
-        count = _count(ground, cells, number, label, view, strict=strict)
-        if count is None:
-            return None
-        consumers[label] = count
     return Statement(
         outbox_id=ground.view.outbox_id,
         window=window,
@@ -75,41 +118,41 @@ def stated(
         discarded=discarded,
         outbox=cells.outbox_of(number),
         log=cells.log_of(number),
-        consumers=consumers,
+        consumers={label: _count(cells, number, label, view) for label, view in ground.consumers.items()},
         offsets={
             place_text(place): (cell.low, cell.high)
             for place, cell in sorted(cells.stood_in_log([number]), key=itemgetter(0))
         },
         resume={place_text(place): offset for place, offset in sorted((resume or {}).items())},
+        hashed=cells.hashed,
     )
 
 
-def _count(
-    ground: Ground, cells: Cells, number: int, label: str, view: ConsumerView, *, strict: bool
-) -> ConsumerCount | None:
+def _count(cells: Cells, number: int, label: str, view: ConsumerView) -> ConsumerCount:
     window = cells.window(number)
+    kept, effects = cells.inbox_of(label, number), cells.effects_of(label, number)
+    queued, dead = _at(window, view.queued_at), _at(window, view.dead_at)
+    discarded, unkept = _at(window, view.discarded_at), _at(window, view.unkept_at)
+    again = elsewhere(cells, label, number)
+    # The queue was read before the effects: what was applied in between stands in both.
+    twice = effects.count + queued + dead + discarded - kept.count - unkept
+    queued -= min(queued, max(0, twice))
     logged = cells.log_of(number, view.topics).count
-    digest = cells.inbox_of(label, number)
-    queued = sum(at in window for at in view.queued_at)
-    dead = sum(at in window for at in view.dead_at)
-    unkept = sum(at in window for at in view.unkept_at)
-    again = min(_resends(ground, window), max(0, logged - digest.count - unkept))
-    owed = digest.count + unkept + again
-    if strict and owed != logged and not _before_it_began(cells, number, label, view):
-        return None
+    owed = kept.count + unkept + again.count
     return ConsumerCount(
-        owed=owed,
-        applied=digest.count - queued - (dead - unkept),
+        owed=owed if _before_it_began(cells, number, label, view) else logged,
+        applied=effects.count,
         queued=queued,
         dead=dead,
-        again=again,
-        digest=digest,
+        again=again.count,
+        digest=kept + again.contents,
+        discarded=discarded,
+        effects=effects + again.ids,
     )
 
 
-def _resends(ground: Ground, window: Window) -> int:
-    """Of the window: messages that were sent again, from here or to here. A consumer keeps each under one position."""
-    return sum((position in window) + (of in window) for position, of in ground.view.resends)
+def _at(window: Window, positions: Iterable[int]) -> int:
+    return sum(at in window for at in positions)
 
 
 def _before_it_began(cells: Cells, number: int, label: str, view: ConsumerView) -> bool:
@@ -121,10 +164,10 @@ def _before_it_began(cells: Cells, number: int, label: str, view: ConsumerView) 
     )
 
 
-def _resumes(ground: Ground, cells: Cells) -> Iterator[tuple[int, dict[Place, int]]]:
+def _resumes(ground: Ground, cells: Cells, numbers: Sequence[int]) -> Iterator[tuple[int, dict[Place, int]]]:
     """Where a reader of the windows behind each one has to start, from the last window to the first."""
     resume = dict(ground.ends)
-    for number in reversed(cells.numbers()):
+    for number in reversed(numbers):
         yield number, dict(resume)
         for place, cell in cells.stood_in_log([number]):
             resume[place] = min(resume[place], cell.low)

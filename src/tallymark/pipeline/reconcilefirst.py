@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from tallymark.pipeline import reconcilecells as cellwork
 from tallymark.pipeline.reconcilecells import BUCKET, Cells
+from tallymark.pipeline.reconcileeffects import count_effects, look_up_resent
 from tallymark.pipeline.reconcileframes import inbox_sources, logged, shares, shifted, spans_of
 from tallymark.pipeline.reconcileground import Ground, TallyConfig
 from tallymark.pipeline.reconcileorder import behind, misapplied
 from tallymark.pipeline.reconcileports import Stations
 from tallymark.pipeline.reconcilerecords import records_of
-from tallymark.store.postgres.tallycells import Stretch, id_ranges, position_ranges
+from tallymark.store.postgres.tallycells import id_ranges, position_ranges
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -67,7 +68,9 @@ class FirstLook:
             ground.sources = self._sources(ground, {row.source for row in logged if row.w is not None})
             cellwork.add_log(cells, logged, ground.sources)
             read.add_to(cells)
-        self._strays(ground, cells)
+        cells.hashed = self.sources.tables(ground.name).dialect.hashed
+        count_effects(self.spark, self.sources, ground, cells)
+        look_up_resent(self.spark, self.sources, ground, cells)
         return cells
 
     def reordered(self, ground: Ground, cells: Cells) -> set[int]:
@@ -121,21 +124,6 @@ class FirstLook:
         if ground.first <= ground.lowest or not lows:
             return uuid.UUID(int=0)
         return shifted(min(lows), -_DAY_MS)
-
-    def _strays(self, ground: Ground, cells: Cells) -> None:
-        """Effects that stand in another bucket than they were kept from: their messages are looked at too."""
-        places: dict[str, list[Stretch]] = {}
-        for label, topic, partition, bucket in cells.unlike():
-            where = places.setdefault(ground.consumers[label].database, [])
-            where.append(((topic, partition), bucket * BUCKET, (bucket + 1) * BUCKET))
-        for database, found in places.items():
-            tables = self.sources.tables(database)
-            queries = tables.queries(rows=ground.rows, bucket=BUCKET)
-            rows = tables.read(self.spark, [queries.stray_effects(sorted(set(found)))]).collect()
-            for row in rows:
-                cells.misapplied_in.add(row.w)
-                if row.low is not None:
-                    cells.stood_at(row.w, (row.topic, row.partition), row.low, row.high)
 
 
 class _Inboxes:

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from tallymark.errors import Problem, UsageError
+from tallymark.lifecycle import ParkedState
 from tallymark.pipeline.reconcileports import Stations
 from tallymark.store.postgres.tally import ConsumerView, ProducerView
-from tallymark.tally.certificates import Statement, newest
+from tallymark.tally.certificates import Statement, newest, trusted
 from tallymark.tally.records import ParkedRow, Place
 from tallymark.tally.trace import LATE_AFTER
 from tallymark.tally.windows import ROWS
@@ -67,6 +68,8 @@ class Ground:
     left_out: list[str] = field(default_factory=list)
     # Of windows that are certified, by number: between which offsets their messages stood then.
     certified: dict[int, Mapping[str, tuple[int, int]]] = field(default_factory=dict)
+    # What an operator should know.
+    remarks: list[str] = field(default_factory=list)
 
     @property
     def goes_on(self) -> bool:
@@ -84,6 +87,11 @@ class Ground:
     def parked(self) -> list[ParkedRow]:
         """What left its batch, of the positions that this run looks at."""
         return [row for row in self.all_parked if row.position >= self.first]
+
+    @property
+    def unsent(self) -> set[int]:
+        """Positions that left their batch and are not in the log."""
+        return {row.position for row in self.all_parked if row.state != ParkedState.SENT}
 
     @property
     def lowest(self) -> int:
@@ -144,9 +152,8 @@ def look(sources: Stations, name: str, config: TallyConfig) -> Ground:
 def choose_range(ground: Ground, sources: Stations, config: TallyConfig) -> None:
     """Which positions, and the log from where on: behind what is certified, unless told otherwise."""
     producer = sources.producer(ground.name)
-    chain = _certified(sources, ground.name)
-    if chain:
-        rows = chain[0].window.end - chain[0].window.start
+    chain, rows = _certified(sources, ground)
+    if rows:
         if config.window_rows not in (None, rows):
             raise UsageError(
                 f"windows of {ground.name} are of {rows} rows: certificates were given for them",
@@ -164,25 +171,53 @@ def choose_range(ground: Ground, sources: Stations, config: TallyConfig) -> None
         early = sources.log.at_time(list(ground.starts), moment)
         ground.read_from = {place: max(at, early.get(place, at)) for place, at in ground.starts.items()}
     elif not config.everything and not config.filtered:
-        for said in chain:
-            if said.window.start > ground.first:
-                break
-            if said.window.end > ground.first:
-                ground.first = said.window.end
-                resume = {_place(text): offset for text, offset in said.resume.items()}
-                ground.read_from = {
-                    place: max(start, resume.get(place, start)) for place, start in ground.starts.items()
-                }
+        pass_certified(ground, chain)
     if config.until is not None:
         until = producer.position_since(config.until)
         ground.upto = ground.upto if until is None else min(ground.upto, until)
 
 
-def _certified(sources: Stations, name: str) -> list[Statement]:
-    """By window; of one that was certified again the last word counts."""
-    findings = sources.findings(name)
+def pass_certified(ground: Ground, said: Iterable[Statement]) -> None:
+    """Begin behind the windows that are certified, in their order, up to the first of which there is more to say.
+
+    Something of it was on its way, or somebody is owed it who was not asked then: it is looked at again.
+    """
+    for each in said:
+        if each.window.end <= ground.first:
+            continue
+        if each.window.start > ground.first or not each.settled or not _speaks_of_all(each, ground.consumers):
+            break
+        ground.first = each.window.end
+        resume = {_place(text): offset for text, offset in each.resume.items()}
+        ground.read_from = {
+            place: max(start, resume.get(place, start)) for place, start in ground.starts.items()
+        }
+
+
+def _certified(sources: Stations, ground: Ground) -> tuple[list[Statement], int | None]:
+    """By window; of one that was certified again the last word counts. And the width of windows, where one was given."""
+    findings = sources.findings(ground.name)
     chain = [] if findings is None else findings.chain()
-    return sorted((each.said for each in newest(chain)), key=lambda said: said.window)
+    sound = trusted(chain)
+    if len(sound) < len(chain):
+        ground.remarks.append(
+            f"{ground.name}: certificate {chain[len(sound)].number} was tampered with; it and those behind it count for"
+            " nothing: `tallymark tally verify --chain-only`"
+        )
+    windows = [each.window for each in chain if each.window is not None]
+    said = sorted((each.said for each in newest(sound)), key=lambda each: each.window)
+    return said, windows[0].end - windows[0].start if windows else None
+
+
+def _speaks_of_all(said: Statement, consumers: Mapping[str, ConsumerView]) -> bool:
+    """Whether a certificate accounts for every consumer of today that is owed something of its window."""
+    return all(label in said.consumers or not _owed(said.offsets, view) for label, view in consumers.items())
+
+
+def _owed(offsets: Mapping[str, tuple[int, int]], view: ConsumerView) -> bool:
+    """Whether some of it stands behind where the consumer began; where nobody knows when that was, it does."""
+    stood = [(_place(text), high) for text, (_, high) in offsets.items()]
+    return any(high >= view.starts.get(place, 0) for place, high in stood if place[0] in view.topics)
 
 
 def _consumers(sources: Stations, topics: Iterable[str], config: TallyConfig) -> dict[str, ConsumerView]:

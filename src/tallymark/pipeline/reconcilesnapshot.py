@@ -41,6 +41,7 @@ SPARK = Dialect(
     second_half="cast(conv(right(h, 16), 16, -10) as bigint)",
     hash0="xxhash64(o.id)",
     hash1="xxhash64(o.id, 1)",
+    hashed="xxhash64",
     bytewise="o.id",
     id="o.id",
     named="coalesce(o.named, o.id)",

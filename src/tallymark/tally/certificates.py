@@ -3,10 +3,13 @@
 The equations (a certificate is only given where both hold):
 
     written = logged + parked + discarded
-    logged  = applied + queued + dead + again         for each consumer, of the topics that it reads
+    logged  = applied + queued + dead + discarded + again     for each consumer, of the topics that it reads
 
-All are counts of the window's rows. *again* are copies that the consumer had before: a resend is a row of its own and
-counts in its own window, and consumers that had the message change nothing.
+All are counts of the window's rows; *applied* is counted from the effects. *again* are copies that the consumer had
+before: a resend is a row of its own and counts in its own window, and consumers that had the message change nothing.
+What is parked, queued or dead will go its way: such a window is not *settled*, is looked at again, and certified again.
+
+A statement says which form it has. Those of the first had no effects, and called the discarded dead.
 
 The hash of a certificate is SHA-256 over the hash before it, a line feed, and the statement as JSON with sorted names
 and no spaces: whoever has the data can write the statement again and compare.
@@ -16,16 +19,22 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from typing import Any
 
 from tallymark.errors import Inconsistent
+from tallymark.lifecycle import Verdict
 from tallymark.tally.digest import Digest
 from tallymark.tally.windows import Window
 
 # What the first certificate of an outbox is chained to.
 GENESIS = "0" * 64
+# The form of statements that are made today.
+VERSION = 2
+# Findings that a term of an equation accounts for: they do not keep a window from being certified.
+ACCOUNTED = frozenset({Verdict.PARKED, Verdict.DEAD})
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +47,28 @@ class ConsumerCount:
     queued: int
     dead: int
     again: int
+    # Of what it keeps of the window's messages, under whatever position: of two copies it keeps the first that comes.
     digest: Digest
+    discarded: int = 0
+    # Sums over the ids of what it has applied; None where nobody has counted.
+    effects: Digest | None = None
 
     @property
     def total(self) -> int:
-        return self.applied + self.queued + self.dead + self.again
+        return self.applied + self.queued + self.dead + self.discarded + self.again
+
+    @property
+    def settled(self) -> bool:
+        return self.queued == 0 and self.dead == 0
+
+    def violations(self, name: str) -> list[str]:
+        """The second equation of a consumer of this name, where it does not hold."""
+        if self.owed == self.total:
+            return []
+        return [
+            f"{name}: logged {self.owed} <> applied {self.applied} + queued {self.queued}"
+            f" + dead {self.dead} + discarded {self.discarded} + again {self.again}"
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,22 +88,41 @@ class Statement:
     offsets: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     # Where a reader of later windows has to start: {"topic/partition": offset}.
     resume: Mapping[str, int] = field(default_factory=dict)
+    # By which function ids were hashed for the sums of effects: others cannot be compared.
+    hashed: str = ""
+    version: int = VERSION
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing of it is on its way any more, or waits for somebody."""
+        return self.parked == 0 and all(count.settled for count in self.consumers.values())
 
     def violations(self) -> list[str]:
         """The equations that do not hold."""
-        found = []
-        if self.written != self.logged + self.parked + self.discarded:
-            found.append(
-                f"written {self.written} <> logged {self.logged} + parked {self.parked}"
-                f" + discarded {self.discarded}"
-            )
-        for name, count in sorted(self.consumers.items()):
-            if count.owed != count.total:
-                found.append(
-                    f"{name}: logged {count.owed} <> applied {count.applied} + queued {count.queued}"
-                    f" + dead {count.dead} + again {count.again}"
-                )
-        return found
+        each = (count.violations(name) for name, count in sorted(self.consumers.items()))
+        return sum(each, self.unaccounted())
+
+    def unaccounted(self) -> list[str]:
+        """The first equation, where it does not hold."""
+        if self.written == self.logged + self.parked + self.discarded:
+            return []
+        return [
+            f"written {self.written} <> logged {self.logged} + parked {self.parked}"
+            f" + discarded {self.discarded}"
+        ]
+
+    def supersedes(self, said: Statement) -> bool:
+        """Whether it is worth a certificate although the other one has one: it says more, or the other is not settled."""
+        if self.goes_beyond(said):
+            return True
+        if said.consumers.keys() - self.consumers.keys():
+            return False
+        more = bool(self.consumers.keys() - said.consumers.keys()) or self.version > said.version
+        return more or (not said.settled and self._terms() != said._terms())
+
+    def _terms(self) -> list[object]:
+        counts = [(name, replace(each, digest=Digest())) for name, each in sorted(self.consumers.items())]
+        return [self.parked, self.discarded, self.logged, *counts]
 
     def goes_beyond(self, said: Statement) -> bool:
         """Whether the log has something of the window that it had not when the other one was said."""
@@ -85,6 +130,8 @@ class Statement:
 
     def as_json(self) -> dict[str, Any]:
         return {
+            "version": self.version,
+            "hashed": self.hashed,
             "outbox_id": self.outbox_id,
             "window": [self.window.start, self.window.end],
             "written": self.written,
@@ -99,8 +146,10 @@ class Statement:
                     "applied": count.applied,
                     "queued": count.queued,
                     "dead": count.dead,
+                    "discarded": count.discarded,
                     "again": count.again,
                     "inbox": count.digest.text,
+                    "effects": None if count.effects is None else count.effects.text,
                 }
                 for name, count in self.consumers.items()
             },
@@ -111,6 +160,7 @@ class Statement:
     @staticmethod
     def parse(text: str) -> Statement:
         data = json.loads(text)
+        version = data.get("version", 1)
         return Statement(
             outbox_id=data["outbox_id"],
             window=Window(*data["window"]),
@@ -120,20 +170,28 @@ class Statement:
             discarded=data["discarded"],
             outbox=Digest.parse(data["outbox"]),
             log=Digest.parse(data["log"]),
-            consumers={
-                name: ConsumerCount(
-                    each["logged"],
-                    each["applied"],
-                    each["queued"],
-                    each["dead"],
-                    each["again"],
-                    Digest.parse(each["inbox"]),
-                )
-                for name, each in data["consumers"].items()
-            },
+            consumers={name: _count(each, version) for name, each in data["consumers"].items()},
             offsets={place: (ends[0], ends[1]) for place, ends in data["offsets"].items()},
             resume=data["resume"],
+            hashed=data.get("hashed", ""),
+            version=version,
         )
+
+
+def _count(said: Mapping[str, Any], version: int) -> ConsumerCount:
+    # In the first form a window with a dead letter got no certificate: what it called dead was given up.
+    dead, discarded = (0, said["dead"]) if version == 1 else (said["dead"], said["discarded"])
+    effects = said.get("effects")
+    return ConsumerCount(
+        said["logged"],
+        said["applied"],
+        said["queued"],
+        dead,
+        said["again"],
+        Digest.parse(said["inbox"]),
+        discarded,
+        None if effects is None else Digest.parse(effects),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +202,8 @@ class Certificate:
     statement: str
     previous: str
     hash: str
+    # As it is written beside the statement, which may be unreadable.
+    window: Window | None = None
 
     @property
     def said(self) -> Statement:
@@ -165,7 +225,8 @@ def issued(statement: Statement, last: Certificate | None) -> Certificate:
         raise Inconsistent(f"window {statement.window.start}–{statement.window.end - 1}: {'; '.join(broken)}")
     text = canonical(statement)
     previous = last.hash if last else GENESIS
-    return Certificate(last.number + 1 if last else 1, text, previous, chained_hash(previous, text))
+    number = last.number + 1 if last else 1
+    return Certificate(number, text, previous, chained_hash(previous, text), statement.window)
 
 
 def newest(chain: Iterable[Certificate]) -> list[Certificate]:
@@ -187,8 +248,16 @@ def broken_links(chain: Iterable[Certificate]) -> list[tuple[int, str]]:
             found.append((certificate.number, "it is not chained to the one before it"))
         if chained_hash(certificate.previous, certificate.statement) != certificate.hash:
             found.append((certificate.number, "its statement is not the one that was signed"))
+        elif certificate.window not in (None, certificate.said.window):
+            found.append((certificate.number, "it stands beside another window than it speaks of"))
         before = certificate.hash
     return found
+
+
+def trusted(chain: Sequence[Certificate]) -> list[Certificate]:
+    """Those before the first that was tampered with: what follows is chained to nobody knows what."""
+    broken = {number for number, _ in broken_links(chain)}
+    return list(takewhile(lambda each: each.number not in broken, chain))
 
 
 def differences(
@@ -197,31 +266,47 @@ def differences(
     """What the data say today that the certificate does not, apart from what had to change since.
 
     Without `log` that is not compared, nor are the inboxes of consumers `without`: retention has been there. Where
-    messages of the window were sent again since, a consumer may have kept them under their new positions: it is held to
-    their number.
-
-    What was parked, queued or dead may have gone its way, so that parts which had such messages are not compared by
-    digest; their sums still are.
+    something was parked, queued or dead, it may have gone its way: that part is held to its equation, as it stands today.
     """
     found = []
     if not said.outbox.same_messages(now.outbox) or said.written != now.written:
         found.append(f"the outbox holds {_shown(now.outbox)}, not {_shown(said.outbox)}")
-    settled = said.parked == 0
-    if log and settled and not said.log.same_messages(now.log):
+    still = said.parked == 0
+    if log and still and not said.log.same_messages(now.log):
         found.append(f"the log holds {_shown(now.log)}, not {_shown(said.log)}")
+    if log and not still:
+        found += now.unaccounted()
     for name, count in said.consumers.items():
         today = now.consumers.get(name)
         if today is None:
             found.append(f"consumer {name} is not there any more")
-        elif (
-            name not in without
-            and settled
-            and count.dead == 0
-            and not count.digest.same_messages(today.digest)
-            and not (today.again > count.again and today.total == count.total)
-        ):
-            found.append(f"the inbox of {name} holds {_shown(today.digest)}, not {_shown(count.digest)}")
+            continue
+        if name in without:
+            continue
+        if still and count.dead == 0:
+            found += _kept_otherwise(name, count, today, said.version)
+        if still and count.settled:
+            found += _applied_otherwise(name, count, today, alike=said.hashed == now.hashed)
+        elif log:
+            found += today.violations(name)
     return found
+
+
+def _kept_otherwise(name: str, said: ConsumerCount, today: ConsumerCount, version: int) -> list[str]:
+    if version == 1 and said.again:
+        # Copies that it kept under other positions were counted, and no more than that.
+        same = said.digest.count + said.again == today.digest.count
+    else:
+        same = said.digest.same_messages(today.digest)
+    return [] if same else [f"the inbox of {name} holds {_shown(today.digest)}, not {_shown(said.digest)}"]
+
+
+def _applied_otherwise(name: str, said: ConsumerCount, today: ConsumerCount, *, alike: bool) -> list[str]:
+    if said.effects is not None and today.effects is not None and alike:
+        same = said.effects.same_messages(today.effects)
+    else:
+        same = said.applied + said.again == today.applied + today.again
+    return [] if same else [f"{name} has applied {today.applied} messages, not {said.applied}, or others"]
 
 
 def _shown(digest: Digest) -> str:

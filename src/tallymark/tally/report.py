@@ -27,8 +27,9 @@ class TallyReport:
     findings: list[Finding] = field(default_factory=list)
     found: int = 0
     certified: int = 0
-    # What kept windows from being certified, in words.
     open_windows: int = 0
+    # Closed, and not certified: outbox, first and last position, why.
+    uncertified: list[tuple[str, int, int, str]] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
     # Rows per window, for naming them.
     rows: int = 1
@@ -55,6 +56,10 @@ class TallyReport:
             "differing": self.differing,
             "open": self.open_windows,
             "certified": self.certified,
+            "uncertified": [
+                {"outbox": outbox, "window": [first, last + 1], "why": why}
+                for outbox, first, last, why in self.uncertified
+            ],
             "messages": self.messages,
             "by_verdict": {verdict.value: n for verdict, n in sorted(self.by_verdict.items()) if n},
             "by_stage": [

@@ -15,8 +15,9 @@ from tallymark.lifecycle import Role, Stage, Verdict
 from tallymark.store.postgres.connection import Connection, connect, explain
 from tallymark.store.postgres.migrations import require_schema
 from tallymark.store.queries import load
-from tallymark.tally.certificates import Certificate, Statement, issued, newest
+from tallymark.tally.certificates import Certificate, Statement, broken_links, issued, newest
 from tallymark.tally.findings import Finding, KeptFinding, Scope
+from tallymark.tally.windows import Window
 
 
 class Findings:
@@ -122,7 +123,7 @@ class Findings:
         return [_certificate(row) for row in rows]
 
     def certify(self, statements: Iterable[Statement]) -> list[Certificate]:
-        """Add to the chain. Two at once take turns; what is in the chain is left out, unless the log has more of it now.
+        """Add to the chain. Two at once take turns; what is in the chain is left out, unless there is more to say now.
 
         Windows need not come in order: one that was mended is certified behind those that were whole before it.
         """
@@ -131,11 +132,11 @@ class Findings:
             row = connection.execute(self._sql["last_certificate"]).fetchone()
             last = None if row is None else Certificate(*row)
             rows = connection.execute(self._sql["certificates"]).fetchall()
-            known = {each.said.window: each.said for each in newest(_certificate(row) for row in rows)}
+            known = {each.said.window: each.said for each in newest(_sound(rows))}
             added = []
             for statement in statements:
                 said = known.get(statement.window)
-                if said is not None and not statement.goes_beyond(said):
+                if said is not None and not statement.supersedes(said):
                     continue
                 last = issued(statement, last)
                 connection.execute(
@@ -163,7 +164,14 @@ class Findings:
 
 
 def _certificate(row: tuple[Any, ...]) -> Certificate:
-    return Certificate(row[0], row[3], row[4], row[5])
+    return Certificate(row[0], row[3], row[4], row[5], Window(row[1], row[2]))
+
+
+def _sound(rows: Iterable[tuple[Any, ...]]) -> list[Certificate]:
+    """Those that nobody has changed, whatever was done to others."""
+    chain = [_certificate(row) for row in rows]
+    broken = {number for number, _ in broken_links(chain)}
+    return [each for each in chain if each.number not in broken]
 
 
 def _kept(row: tuple[Any, ...]) -> KeptFinding:

@@ -44,7 +44,8 @@ class ProducerView:
     holds: dict[tuple[int, str], int]
     # The topics that the relay has recorded: id and number of partitions.
     topics: dict[str, tuple[str, int]]
-    resends: list[tuple[int, int]]
+    # Positions of what was sent again, of the rows that they copy, and the id of both.
+    resends: list[tuple[int, int, str]]
     at: datetime
 
 
@@ -66,9 +67,11 @@ class ConsumerView:
     placeless: bool = False
     queued: list[Queued] = field(default_factory=list)
     letters: list[Letter] = field(default_factory=list)
-    # Outbox positions of what waits in the queue, of dead letters, and of those among them that were never kept.
+    # Outbox positions of what waits in the queue, of dead letters, of those that were given up, and of all letters that
+    # were never kept.
     queued_at: list[int] = field(default_factory=list)
     dead_at: list[int] = field(default_factory=list)
+    discarded_at: list[int] = field(default_factory=list)
     unkept_at: list[int] = field(default_factory=list)
 
     @property
@@ -78,7 +81,7 @@ class ConsumerView:
 
     @property
     def unfinished(self) -> list[int]:
-        return [*self.queued_at, *self.dead_at]
+        return [*self.queued_at, *self.dead_at, *self.discarded_at]
 
 
 class _Reads:
@@ -143,7 +146,7 @@ class TallyProducer(_Reads):
                 settled=tuple(settled),
                 holds=holds,
                 topics=topics,
-                resends=[(position, of) for position, of in rows("resends")],
+                resends=[(position, of, id_) for position, of, id_ in rows("resends")],
                 at=at,
             )
 
@@ -225,7 +228,8 @@ class TallyConsumers(_Reads):
                     view = found[consumer]
                     view.letters.append(Letter(consumer, id_, state))
                     if position is not None and state != DeadState.RETRYING:
-                        view.dead_at.append(position)
+                        given_up = state == DeadState.DISCARDED
+                        (view.discarded_at if given_up else view.dead_at).append(position)
                         view.unkept_at.extend([] if kept else [position])
             return list(found.values())
 

@@ -37,7 +37,7 @@ select id::text, position, state, topic from {schema}.parked
  where position >= %(first)s and position <= %(last)s
 
 -- name: resends
-select position, of_position from {schema}.resends
+select position, of_position, id::text from {schema}.resends
 
 -- name: topics
 select topic, topic_id, partitions from {schema}.topics

@@ -36,9 +36,10 @@ class Dialect:
     # The two halves of the digest `h`, as signed numbers of 64 bits.
     first_half: str
     second_half: str
-    # Two hashes of `o.id`, in the way of the engine: they are compared within one database only.
+    # Two hashes of `o.id`, in the way of the engine, and what that is called: only the same can be compared.
     hash0: str
     hash1: str
+    hashed: str
     # An id as text that sorts by its bytes, and as it is shown: the producer's own name where it has one.
     bytewise: str
     id: str
@@ -59,6 +60,7 @@ POSTGRES = Dialect(
     second_half="('x' || right(h, 16))::bit(64)::bigint",
     hash0="uuid_hash_extended(o.id, 0)",
     hash1="uuid_hash_extended(o.id, 1)",
+    hashed="uuid_hash_extended",
     bytewise='o.id::text collate "C"',
     id="o.id::text",
     named="coalesce(o.named, o.id::text)",
@@ -102,8 +104,11 @@ class CellQueries:
             "effect_rows", low=ids[0], high=ids[1], places=_places(places, of="a", placeless=True)
         )
 
-    def stray_effects(self, places: Iterable[Stretch]) -> str:
-        return self._filled("stray_effects", places=_places(places, placeless=True))
+    def window_effects(self, places: Iterable[Stretch]) -> str:
+        return self._filled("window_effects", places=_places(places, of="a", placeless=True))
+
+    def inbox_among(self, ids: Iterable[uuid.UUID]) -> str:
+        return self._filled("inbox_among", ids=", ".join(f"'{each}'" for each in ids))
 
     def overtaking(self, since: Mapping[Place, int]) -> str:
         return self._filled("overtaking", places=_since(since))

@@ -56,14 +56,28 @@ select o.consumer, o.outcome, {id} as id
            and i.id = a.id and i.source = a.source and i.consumer = a.consumer
          where a.id >= '{low}' and a.id < '{high}' and {places}) o
 
--- name: stray_effects
--- Windows of messages whose effects stand elsewhere in the log than they were kept from: of buckets that differ.
-select i.position {div} {rows} as w, o.topic, o.partition, min(o."offset") as low, max(o."offset") as high
-  from {schema}.applications o
-  join {schema}.inbox i on i.id = o.id and i.source = o.source and i.consumer = o.consumer
- where {places} and i.position is not null
-   and coalesce(o."offset", 0) {div} {bucket} <> coalesce(i."offset", 0) {div} {bucket}
- group by i.position {div} {rows}, o.topic, o.partition
+-- name: window_effects
+-- Of places where not the same was kept and applied: whose effects are there, by window of the outbox, each message once.
+-- And `strays`: those that stand elsewhere in the log than their messages were kept from.
+select o.consumer, o.source, o.topic, o.partition, o.bucket, o.w, count(*) as n,
+       sum(({hash0} >> 32) & 4294967295)::bigint as i0, sum({hash0} & 4294967295)::bigint as i1,
+       sum(({hash1} >> 32) & 4294967295)::bigint as i2, sum({hash1} & 4294967295)::bigint as i3,
+       sum(o.strays)::bigint as strays, min(o.low) as low, max(o.high) as high
+  from (select a.consumer, a.source, a.id, a.topic, a.partition, coalesce(a."offset", 0) {div} {bucket} as bucket,
+               i.position {div} {rows} as w, min(a."offset") as low, max(a."offset") as high,
+               max(case when coalesce(a."offset", 0) {div} {bucket} <> coalesce(i."offset", 0) {div} {bucket}
+                        then 1 else 0 end) as strays
+          from {schema}.applications a
+          join {schema}.inbox i on i.id = a.id and i.source = a.source and i.consumer = a.consumer
+         where {places} and i.position is not null
+         group by a.consumer, a.source, a.id, a.topic, a.partition, coalesce(a."offset", 0) {div} {bucket},
+                  i.position {div} {rows}) o
+ group by o.consumer, o.source, o.topic, o.partition, o.bucket, o.w
+
+-- name: inbox_among
+-- Where each consumer has these messages, whatever position they came with.
+select o.consumer, o.source, {id} as id, o.position, {digest} as digest, {hash0} as c, {hash1} as d
+  from {schema}.inbox o where o.id in ({ids})
 
 -- name: overtaking
 -- Places in the log where a transaction applied what lies before the work of an earlier one. Between those lies whatever

@@ -48,7 +48,8 @@ def producer_of(said: Mapping[str, Any]) -> ProducerView | None:
         settled=tuple(given["settled"]),
         holds={(lane, topic): position for lane, topic, position in given["holds"]},
         topics={topic: (topic_id, partitions) for topic, topic_id, partitions in given["topics"]},
-        resends=[(position, of) for position, of in given["resends"]],
+        # Snapshots of earlier versions do not say whose positions they are.
+        resends=[(position, of, id_[0] if id_ else "") for position, of, *id_ in given["resends"]],
         at=datetime.fromisoformat(given["at"]),
     )
 
@@ -74,6 +75,7 @@ def consumers_of(said: Mapping[str, Any], database: str) -> list[ConsumerView]:
             letters=[Letter(**row) for row in given["letters"]],
             queued_at=given["queued_at"],
             dead_at=given["dead_at"],
+            discarded_at=given.get("discarded_at", []),
             unkept_at=given["unkept_at"],
         )
         for given in said["consumers"]
@@ -89,7 +91,7 @@ def _of_producer(view: ProducerView) -> dict[str, Any]:
         "settled": list(view.settled),
         "holds": [[*where, position] for where, position in view.holds.items()],
         "topics": [[topic, *rest] for topic, rest in view.topics.items()],
-        "resends": [list(pair) for pair in view.resends],
+        "resends": [list(each) for each in view.resends],
         "at": view.at.isoformat(),
     }
 
@@ -108,5 +110,6 @@ def _of_consumer(view: ConsumerView) -> dict[str, Any]:
         "letters": [dataclasses.asdict(row) for row in view.letters],
         "queued_at": view.queued_at,
         "dead_at": view.dead_at,
+        "discarded_at": view.discarded_at,
         "unkept_at": view.unkept_at,
     }

@@ -1,0 +1,115 @@
+"""Which windows a later run passes by: those that are certified, settled, for everybody, and by nobody's hand changed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tallymark.broker.reach import admin_client
+from tallymark.pipeline.reconcilecells import Cells
+from tallymark.pipeline.reconcilecertify import EMPTY_AT_ONCE, examined, stated
+from tallymark.pipeline.reconcileground import TallyConfig, choose_range
+from tallymark.pipeline.reconcilesources import Sources
+from tallymark.pipeline.reconcileverify import Verification, links
+from tallymark.store.postgres.findings import Findings
+from tallymark.store.postgres.migrations import migrate
+from tallymark.store.postgres.tally import ConsumerView
+from tallymark.tally.certificates import Statement, issued, trusted
+from tallymark.tally.windows import Frontier
+from tests import journal
+from tests.tally.test_accounting import TEN, first_of, said, whole
+from tests.tally.test_certifying import NOW, P0, digest, ground, ledger
+
+
+def test_empty_windows_are_certified_so_that_a_later_run_gets_past_them() -> None:
+    found = whole()
+    found.outbox[4], found.log[4] = whole(4).outbox[4], whole(4).log[4]
+    found.inbox["ledger"][4] = {"t": digest(*TEN)}
+    found.effects["ledger", 4] = digest(*TEN)
+    where = ground(view=replace(ground().view, frontier=Frontier(54, None, 54)))
+    given = [each for _, each in examined(where, found, set()) if isinstance(each, Statement)]
+    assert [(each.window.start, each.written) for each in given] == [
+        *((0, 10), (10, 0), (20, 0), (30, 0), (40, 10))
+    ]
+    assert first_of(where, *given) == 50
+    assert [each.resume["t/0"] for each in given] == [40, 40, 40, 40, 100]
+    # Those that were certified already are not asked for again; and never more than so many.
+    where.certified = {1: {}, 2: {}}
+    assert [window.start for window, _ in examined(where, found, set())] == [0, 30, 40]
+    far = ground(view=replace(ground().view, frontier=Frontier(10**15, None, 10**15)))
+    assert len(list(examined(far, found, set()))) == EMPTY_AT_ONCE + 2
+
+
+def test_a_closed_window_without_a_certificate_has_a_reason() -> None:
+    assert dict(examined(ground(), whole(), {0}))[whole().window(0)] == "something was found in it"
+
+
+def test_a_window_is_looked_at_again_for_a_consumer_that_was_not_asked() -> None:
+    alone = ground(consumers={})
+    given = said(alone, whole())
+    assert first_of(alone, given) == 10
+    # Another one is owed it; and where nobody knows when it began, it is.
+    both = ground(consumers={"ledger": ledger(), "audit": ledger()})
+    assert first_of(both, given) == 0
+    again = said(both, _kept_by_both())
+    assert isinstance(again, Statement)
+    assert isinstance(given, Statement)
+    assert again.supersedes(given)
+    # Who was not asked now keeps what was said of him, settled or not.
+    assert not given.supersedes(again)
+    assert not given.supersedes(replace(again, parked=1))
+    assert first_of(both, again) == 10
+    # One that began behind it, or reads something else, is owed nothing of it.
+    assert first_of(ground(consumers={"late": ledger(starts={P0: 10})}), given) == 10
+    assert first_of(ground(consumers={"late": ledger(starts={P0: 9})}), given) == 0
+    other = ConsumerView("ledger", "other", frozenset({"other"}), NOW, 2**32)
+    assert first_of(ground(consumers={"other": other}), given) == 10
+
+
+def _kept_by_both() -> Cells:
+    found = whole()
+    found.inbox["audit"][0] = {"t": digest(*TEN)}
+    found.effects["audit", 0] = digest(*TEN)
+    return found
+
+
+@pytest.fixture
+def chain(database: str) -> Findings:
+    migrate(database)
+    return Findings(database)
+
+
+def test_what_was_tampered_with_counts_for_nothing_and_breaks_nothing(
+    chain: Findings, database: str, bootstrap_servers: str
+) -> None:
+    given = [stated(ground(), whole(number), number) for number in range(3)]
+    chain.certify(given)
+    sources = Sources({"bank": database}, {}, {}, admin_client({"bootstrap.servers": bootstrap_servers}))
+
+    def begins() -> tuple[int, int, int]:
+        where = ground()
+        choose_range(where, sources, TallyConfig())
+        return where.first, where.rows, len(where.remarks)
+
+    assert begins() == (30, 10, 0)
+    # No JSON any more, and the first of all: even how wide windows are is told by what stands beside it.
+    for number, first in ((2, 10), (1, 0)):
+        journal.query(
+            database,
+            "update tallymark.certificates set statement = statement || '}' where number = %s",
+            [number],
+        )
+        assert begins() == (first, 10, 1)
+    found = Verification()
+    links(chain.chain(), found)
+    assert [(each["certificate"], each["window"]) for each in found.wrong] == [(1, [0, 10]), (2, [10, 20])]
+    # The last one is still as it was signed.
+    assert [each.said.window.start for each in chain.certify(given)] == [0, 10]
+    assert chain.certify(given) == []
+
+
+def test_a_certificate_that_stands_beside_another_window_is_no_certificate() -> None:
+    given = issued(stated(ground(), whole(), 0), None)
+    assert trusted([given]) == [given]
+    assert trusted([replace(given, window=whole().window(1))]) == []
