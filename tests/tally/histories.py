@@ -2,55 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
-from tallymark.lifecycle import Stage, Verdict
 from tallymark.tally.records import Copy, Done, History, Horizon, Kept, Letter, ParkedRow, Queued, Reader, Row
-
-V, S = Verdict, Stage
-LEDGER = Reader(frozenset({"t"}), {("t", 0): 100, ("t", 1): 100})
-PLAIN = Horizon({"ledger": LEDGER})
-DELIVERED = (V.DELIVERED, S.LOG)
-APPLIED = (V.DELIVERED, S.APPLY)
-
-
-@dataclass(frozen=True)
-class Case:
-    """What happened to message `m1`, and what the tally must say: into the log, and into `ledger`."""
-
-    name: str
-    history: History
-    in_log: tuple[Verdict, Stage]
-    at_ledger: tuple[Verdict, Stage] | None = APPLIED
-    horizon: Horizon = field(default_factory=lambda: PLAIN)
-    id: str = "m1"
-
-
-def uuid7(ms: int, n: int = 0) -> str:
-    """A UUIDv7 of a moment."""
-    text = f"{ms:012x}7000800000000000{n:04x}"
-    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
-
-
-ROW = Row("m1", 10, "d1")
-COPY = Copy("m1", 10, "d1", 5)
-KEPT = Kept("ledger", "m1", "d1", 5)
-DONE = Done("ledger", "m1")
-OLD = uuid7(1_000)
-# The consumer wants order; of one key m1 stands at 5, m2 at 6.
-ORDERED = Horizon({"ledger": Reader(frozenset({"t"}), {("t", 0): 100}, ordered=frozenset({"t"}))})
-
-
-def effects(*done: Done, key: bytes | None = b"k", letters: tuple[Letter, ...] = ()) -> History:
-    """m1 and m2, all well but for how they were applied."""
-    copies = [Copy("m1", 10, "d1", 5, key=key), Copy("m2", 11, "d2", 6)]
-    kept = [Kept("ledger", "m1", "d1", 5, key=key), Kept("ledger", "m2", "d2", 6)]
-    rows = [Row("m1", 10, "d1", key=key), Row("m2", 11, "d2")]
-    return History(rows, [], copies, kept, list(done), [], list(letters))
-
-
-FIRST = Done("ledger", "m1", seq=1, turn=1, offset=5)
-SECOND = Done("ledger", "m2", seq=2, turn=2, offset=6)
+from tests.tally import retentionhistories
+from tests.tally.cases import (
+    APPLIED,
+    COPY,
+    DELIVERED,
+    DONE,
+    FIRST,
+    KEPT,
+    LEDGER,
+    OLD,
+    ORDERED,
+    ROW,
+    SECOND,
+    Case,
+    S,
+    V,
+    effects,
+)
 
 CASES: tuple[Case, ...] = (
     Case("all is well", History([ROW], [], [COPY], [KEPT], [DONE]), DELIVERED),
@@ -113,38 +85,6 @@ CASES: tuple[Case, ...] = (
         (V.LOST_IN_RELAY, S.RELAY),
         (V.DELIVERED, S.LOG),
         horizon=Horizon({"ledger": LEDGER}, log_starts={("t", 0): 9}),
-    ),
-    Case(
-        "it expired after everybody had it",
-        History([Row("m1", 10, "d1", age_s=1000)], [], [], [KEPT], [DONE]),
-        DELIVERED,
-        horizon=Horizon({"ledger": LEDGER}, log_starts={("t", 0): 50}, expires_after_s={"t": 900}),
-    ),
-    Case(
-        "it expired before it was read",
-        History([Row("m1", 10, "d1", age_s=1000)]),
-        DELIVERED,
-        (V.LOST_IN_LOG, S.LOG),
-        horizon=Horizon({"ledger": LEDGER}, log_starts={("t", 0): 150}, expires_after_s={"t": 900}),
-    ),
-    Case(
-        "it expired, the position has passed it, and the inbox lacks it",
-        History([Row("m1", 10, "d1", age_s=1000)]),
-        DELIVERED,
-        (V.LOST_IN_INBOX, S.INBOX),
-        horizon=Horizon({"ledger": LEDGER}, log_starts={("t", 0): 50}, expires_after_s={"t": 900}),
-    ),
-    Case(
-        "retention is past it in the log and in the inbox",
-        History([Row(OLD, 10, "d1", age_s=1000)]),
-        DELIVERED,
-        (V.CANNOT_KNOW, S.INBOX),
-        horizon=Horizon(
-            {"ledger": Reader(frozenset({"t"}), {("t", 0): 100}, kept_from_ms=2_000)},
-            log_starts={("t", 0): 50},
-            expires_after_s={"t": 900},
-        ),
-        id=OLD,
     ),
     Case(
         "the position has passed it, and the inbox lacks it",
@@ -378,4 +318,5 @@ CASES: tuple[Case, ...] = (
         History([Row("m1", 10, "d1", covered=False)], [], [], [Kept("ledger", "m1", "d1", None)], [DONE]),
         DELIVERED,
     ),
+    *retentionhistories.CASES,
 )

@@ -19,7 +19,8 @@ from tallymark.tally.digest import Digest, message_digest
 from tallymark.tally.history import judge, marks_of
 from tallymark.tally.records import History, Horizon, Reader
 from tallymark.tally.verdicts import into_consumer
-from tests.tally.histories import CASES, Case, uuid7
+from tests.tally.cases import Case, uuid7
+from tests.tally.histories import CASES
 from tests.tally.test_verdicts import FAULTS, sabotaged
 
 _SCHEMAS = {
@@ -144,6 +145,7 @@ def apart(at: int, case: Case) -> tuple[History, Horizon, str]:
             reader.known_for_s,
             reader.kept_from_ms,
             frozenset({topic}) if reader.ordered else frozenset(),
+            frozenset({topic}) if reader.pruned else frozenset(),
         )
         for name, reader in case.horizon.readers.items()
     }
@@ -164,6 +166,7 @@ def together(worlds: list[tuple[History, Horizon, str]]) -> tuple[History, Horiz
         {place: at for reader in readers for place, at in reader.beginnings.items()},
         kept_from_ms=max(reader.kept_from_ms for reader in readers),
         ordered=frozenset().union(*(reader.ordered for reader in readers)),
+        pruned=frozenset().union(*(reader.pruned for reader in readers)),
     )
     return history, Horizon({"ledger": ledger}, outbox_from=worlds[0][1].outbox_from)
 

@@ -7,7 +7,7 @@ import uuid
 from tallymark.pipeline.reconcilecells import Cells
 from tallymark.pipeline.reconcileframes import ids_of, shares, spans_of
 from tallymark.store.postgres.tallycells import ALL_IDS
-from tests.tally.histories import uuid7
+from tests.tally.cases import uuid7
 
 
 def test_neighbouring_windows_are_read_together_and_far_ones_apart() -> None:

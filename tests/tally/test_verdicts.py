@@ -17,7 +17,8 @@ from tallymark.tally.findings import evidence
 from tallymark.tally.history import judge
 from tallymark.tally.records import Copy, Done, History, Horizon, Kept, Reader, Row
 from tallymark.tally.verdicts import FINDINGS, INTO_CONSUMER, INTO_LOG, MENDABLE, Marks, worst
-from tests.tally.histories import CASES, Case
+from tests.tally.cases import Case
+from tests.tally.histories import CASES
 
 V, S = Verdict, Stage
 FAULTS = (

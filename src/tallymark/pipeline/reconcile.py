@@ -226,7 +226,13 @@ class Tally:
                 beginnings[place] = offset if begun is None else begun
             known_for = (ground.view.at - view.created_at).total_seconds()
             readers[label] = Reader(
-                view.topics, view.next_offsets, beginnings, known_for, view.kept_from_ms, view.ordered
+                view.topics,
+                view.next_offsets,
+                beginnings,
+                known_for,
+                view.kept_from_ms,
+                view.ordered,
+                view.pruned,
             )
         return Horizon(
             readers,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any
@@ -207,6 +207,9 @@ def _common_sums() -> list[Column]:
         "row_digests": _set("digest", "station = 'outbox'"),
         "reordered": "coalesce(bool_or(station = 'behind'), false)",
         "age_s": "coalesce(max(case when station in ('outbox', 'log') then age_s end), 0.0D)",
+        "youngest": "coalesce(min(case when station = 'outbox' then age_s end), 0.0D)",
+        "on_its_way_s": "coalesce(min(case when station = 'outbox' then age_s end), "
+        + "max(case when station = 'log' then age_s end), 0.0D)",
         "topic": "max(case when station in ('outbox', 'log', 'inbox') then topic end)",
         "key": "max(case when station in ('outbox', 'log', 'inbox') then key end)",
         "place": "coalesce("
@@ -230,7 +233,7 @@ def _consumer_sums(at: int, name: str) -> list[Column]:
         "kept": _count(f"station = 'inbox' and {mine}"),
         "inbox_digests": _set("digest", f"station = 'inbox' and {mine}"),
         "reached": f"coalesce(bool_or(reached_{at}), false)",
-        "passed": f"coalesce(bool_or(passed_{at}), false)",
+        "passed": f"coalesce(bool_and(case when reached_{at} then passed_{at} end), false)",
         "effects": _count(f"station = 'effect' and {mine} and state = 'applied'"),
         "finished": _count(f"station = 'effect' and {mine}"),
         "misapplied": f"coalesce(bool_or(station = 'misapplied' and {mine}), false)",
@@ -257,12 +260,12 @@ def _marked(grouped: DataFrame, horizon: Horizon, readers: Sequence[tuple[str, R
         "altered_in_log": "rows > 0 and (size(array_except(log_digests, row_digests)) > 0 "
         + "or size(array_except(array_remove(claimed, -1L), positions)) > 0)",
         "gone": "''",
-        "old": f"age_s > {horizon.late_after_s!r}D",
+        "old": f"on_its_way_s > {horizon.late_after_s!r}D",
     }
     frame = grouped.withColumns({name: F.expr(text) for name, text in texts.items()})
     return frame.withColumn(
         "consumers",
-        F.array(*(_of_consumer(at, name, reader) for at, (name, reader) in enumerate(readers)))
+        F.array(*(_of_consumer(at, name, reader, horizon) for at, (name, reader) in enumerate(readers)))
         if readers
         else F.expr(
             "cast(array() as array<struct<name: string, reads: boolean, said: struct<verdict: string>>>)"
@@ -270,19 +273,20 @@ def _marked(grouped: DataFrame, horizon: Horizon, readers: Sequence[tuple[str, R
     )
 
 
-def _of_consumer(at: int, name: str, reader: Reader) -> Column:
+def _of_consumer(at: int, name: str, reader: Reader, horizon: Horizon) -> Column:
     """A struct of one consumer's marks and its verdict."""
     from pyspark.sql import functions as F
 
     digests = "case when size(log_digests) > 0 then log_digests else row_digests end"
     texts = {
-        "owed": f"reached__{at} or kept__{at} > 0 or copies = 0",
+        "owed": f"reached__{at} or kept__{at} > 0 or "
+        + f"(copies = 0 and youngest < {reader.known_for_s!r}D + {_expires(horizon)})",
         "kept": f"kept__{at}",
         "altered_in_inbox": f"size({digests}) > 0 and size(array_except(inbox_digests__{at}, {digests})) > 0",
         "passed": f"passed__{at}",
         # Known only where a log starts behind it: the driver looks there again.
         "overtaken": "false",
-        "forgotten_in_inbox": _made_before(reader.kept_from_ms),
+        "forgotten_in_inbox": f"({_dropped(reader)} or (copies = 0 and youngest >= {reader.known_for_s!r}D))",
         **{
             each: f"{each}__{at}"
             for each in ("effects", "finished", "misapplied", "queued", "retrying", "dead", "given_up")
@@ -299,14 +303,30 @@ def _of_consumer(at: int, name: str, reader: Reader) -> Column:
 
 def reads(reader: Reader) -> str:
     """Whether a consumer reads the topic that stands there."""
-    topics = ", ".join(quoted(topic) for topic in sorted(reader.topics)) or "''"
-    return f"coalesce(topic in ({topics}), false)"
+    return _among(reader.topics)
 
 
-def _made_before(milliseconds: int) -> str:
+def _among(topics: Iterable[str]) -> str:
+    listed = ", ".join(quoted(topic) for topic in sorted(topics)) or "''"
+    return f"coalesce(topic in ({listed}), false)"
+
+
+def _expires(horizon: Horizon) -> str:
+    """After how many seconds the log may drop a message of its topic."""
+    cases = " ".join(
+        f"when {quoted(topic)} then {float(after)!r}D"
+        for topic, after in sorted(horizon.expires_after_s.items())
+        if after
+    )
+    never = "cast('Infinity' as double)"
+    return f"case topic {cases} else {never} end" if cases else never
+
+
+def _dropped(reader: Reader) -> str:
     moment = "cast(conv(concat(substr(id, 1, 8), substr(id, 10, 4)), 16, 10) as bigint)"
     is_uuid7 = "id rlike '^[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$'"
-    return f"case when {is_uuid7} then {moment} < {milliseconds} else false end"
+    nameless = f"copies = 0 and rows > 0 and {_among(reader.pruned)}"
+    return f"case when {is_uuid7} then {moment} < {reader.kept_from_ms} else {nameless} end"
 
 
 def _case(rules: Sequence[Rule], values: Mapping[str, str] | None = None) -> str:

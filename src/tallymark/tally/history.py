@@ -98,7 +98,8 @@ def _common(
     claimed = {copy.position for copy in mine.copies}
     digests = {row.digest for row in mine.rows}
     ours = {position for position in claimed if position is not None}
-    ages = [row.age_s for row in mine.rows] + [copy.age_s for copy in mine.copies]
+    # A message that is sent again is on its way since then.
+    age = min((row.age_s for row in mine.rows), default=max((c.age_s for c in mine.copies), default=0.0))
     return {
         "rows": len(mine.rows),
         "sent": max(0, covered - unfinished - discarded),
@@ -113,7 +114,7 @@ def _common(
         and bool({copy.digest for copy in mine.copies} - digests or ours - positions),
         "reordered": behind,
         "gone": "" if mine.copies else max((gone(row, horizon, firsts) for row in mine.rows), default=""),
-        "old": max(ages, default=0.0) > horizon.late_after_s,
+        "old": age > horizon.late_after_s,
         "kept_anywhere": len(mine.kept),
     }
 
@@ -138,20 +139,25 @@ def _at_consumer(
         for c in mine.copies
         if c.offset >= reader.beginnings.get((c.topic, c.partition), 0) or c.age_s < reader.known_for_s
     ]
-    made = id_ms(id_)
+    youngest = min((row.age_s for row in mine.rows), default=0.0)
+    gone = not mine.copies
+    # Where retention goes by size, nobody knows how long.
+    expires = max((horizon.expires_after_s.get(row.topic) or math.inf for row in mine.rows), default=math.inf)
     return Marks(
         **common,
-        owed=bool(reached or kept or not mine.copies),
+        # What the log had dropped before there was a consumer is not owed to it.
+        owed=bool(reached or kept or (gone and youngest < reader.known_for_s + expires)),
         kept=len(kept),
         altered_in_inbox=bool(digests) and bool({each.digest for each in kept} - digests),
-        passed=any(c.offset < reader.next_offsets.get((c.topic, c.partition), 0) for c in reached),
+        passed=bool(reached)
+        and all(c.offset < reader.next_offsets.get((c.topic, c.partition), 0) for c in reached),
         overtaken=any(
             reader.next_offsets.get((row.topic, row.partition), 0)
             < horizon.log_starts.get((row.topic, row.partition), 0)
             for row in mine.rows
             if row.partition is not None
         ),
-        forgotten_in_inbox=made is not None and made < reader.kept_from_ms,
+        forgotten_in_inbox=_dropped(id_, mine, reader) or (gone and youngest >= reader.known_for_s),
         effects=sum(each.outcome == ApplicationOutcome.APPLIED for each in done),
         finished=len(done),
         misapplied=misapplied,
@@ -161,6 +167,14 @@ def _at_consumer(
         dead=sum(each.state == DeadState.DEAD for each in letters),
         given_up=sum(each.state == DeadState.DISCARDED for each in letters),
     )
+
+
+def _dropped(id_: str, mine: Records, reader: Reader) -> bool:
+    """Whether the inbox has dropped what it kept of that time; of ids without a time, of that part of the log."""
+    made = id_ms(id_)
+    if made is not None:
+        return made < reader.kept_from_ms
+    return not mine.copies and any(row.topic in reader.pruned for row in mine.rows)
 
 
 def reordered(copies: Iterable[Copy], *, retried: set[str], written: set[tuple[str, int]]) -> set[str]:

@@ -108,6 +108,8 @@ class Reader:
     kept_from_ms: int = 0
     # Topics whose handlers want the order of each key.
     ordered: frozenset[str] = frozenset()
+    # Topics of which the inbox has dropped messages whose ids carry no time.
+    pruned: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ Into the log, for all consumers:
 - *lost-in-log*: it was in the log, and is there no more: a consumer has it from an offset that the log still covers
   (*truncated*), or the log now starts behind it although retention would have kept it (*deleted*), or retention was
   quicker than a consumer (*expired*).
-- *late*, *pending* (relay): no batch has sent it; older than the limit, or not.
+- *late*, *pending* (relay): no batch has sent it, or not the last time that it was written; older than the limit, or not.
 - *parked* (relay), *discarded*: it left its batch and waits for an operator; it was given up.
 - *doubled-in-log*: more committed copies than rows were written. A resend is a row of its own, and so is no double.
 - *reordered*: it stands in the log behind a message of its key with a higher position.
@@ -24,8 +24,10 @@ Into the log, for all consumers:
 Into a consumer's database, for each one that reads its topic from its place on:
 
 - *dead*, *discarded*: it stands among the dead letters, and nobody has put it back; it was given up.
-- *cannot-know* (inbox): the inbox lacks it, and has dropped what it kept of that time.
-- *lost-in-inbox*: the consumer's position has passed it, and the inbox lacks it.
+- *late*, *pending* (relay): the inbox lacks it, and it was written again and not sent yet: a resend is on its way.
+- *cannot-know* (inbox): the inbox lacks it, and has dropped what it kept of that time; or the log has dropped it, and it
+  is older than the consumer: it may lie before where that began.
+- *lost-in-inbox*: the consumer's position has passed it and all its copies, and the inbox lacks it.
 - *late*, *pending* (inbox): the position has not come to it yet.
 - *altered* (inbox): what was kept is not what was written.
 - *applied-twice*: more than one effect. *Already there* and *older* are not effects.
@@ -77,7 +79,7 @@ class Marks:
     reordered: bool = False
     # Where the log should have it and starts behind it: "expired", "deleted"; "" where the log reaches back to it.
     gone: str = ""
-    # On its way for longer than the limit.
+    # On its way for longer than the limit, since it was written for the last time.
     old: bool = False
     # In any inbox.
     kept_anywhere: int = 0
@@ -85,9 +87,11 @@ class Marks:
     owed: bool = False
     kept: int = 0
     altered_in_inbox: bool = False
+    # All copies that are owed to it.
     passed: bool = False
     # The log starts behind the consumer's position: what lies between was never read.
     overtaken: bool = False
+    # Nobody can say whether it had it: its inbox has dropped what it kept then, or it may have begun behind it.
     forgotten_in_inbox: bool = False
     effects: int = 0
     finished: int = 0
@@ -125,26 +129,26 @@ INTO_LOG: tuple[Rule, ...] = (
     Rule(
         _V.LOST_IN_RELAY,
         _S.RELAY,
-        "copies = 0 and sent > 0 and gone = '' and kept_anywhere = 0",
-        lambda m: m.copies == 0 and m.sent > 0 and not m.gone and m.kept_anywhere == 0,
+        "copies = 0 and sent > 0 and waiting = 0 and gone = '' and kept_anywhere = 0",
+        lambda m: m.copies == 0 and m.sent > 0 and m.waiting == 0 and not m.gone and m.kept_anywhere == 0,
     ),
     Rule(
         _V.LOST_IN_LOG,
         _S.LOG,
-        "copies = 0 and sent > 0 and gone <> 'expired'",
-        lambda m: m.copies == 0 and m.sent > 0 and m.gone != "expired",
+        "copies = 0 and sent > 0 and waiting = 0 and gone <> 'expired'",
+        lambda m: m.copies == 0 and m.sent > 0 and m.waiting == 0 and m.gone != "expired",
     ),
     Rule(
         _V.LATE,
         _S.RELAY,
-        "copies = 0 and sent = 0 and kept_anywhere = 0 and waiting > 0 and old",
-        lambda m: m.copies == 0 and m.sent == 0 and m.kept_anywhere == 0 and m.waiting > 0 and m.old,
+        "copies = 0 and (sent > 0 or kept_anywhere = 0) and waiting > 0 and old",
+        lambda m: m.copies == 0 and (m.sent > 0 or m.kept_anywhere == 0) and m.waiting > 0 and m.old,
     ),
     Rule(
         _V.PENDING,
         _S.RELAY,
-        "copies = 0 and sent = 0 and kept_anywhere = 0 and waiting > 0",
-        lambda m: m.copies == 0 and m.sent == 0 and m.kept_anywhere == 0 and m.waiting > 0,
+        "copies = 0 and (sent > 0 or kept_anywhere = 0) and waiting > 0",
+        lambda m: m.copies == 0 and (m.sent > 0 or m.kept_anywhere == 0) and m.waiting > 0,
     ),
     Rule(
         _V.PARKED,
@@ -174,6 +178,13 @@ INTO_CONSUMER: tuple[Rule, ...] = (
     ),
     Rule(_V.DEAD, _S.APPLY, "kept = 0 and dead > 0", lambda m: m.kept == 0 and m.dead > 0),
     Rule(_V.DISCARDED, _S.APPLY, "kept = 0 and given_up > 0", lambda m: m.kept == 0 and m.given_up > 0),
+    Rule(
+        _V.LATE,
+        _S.RELAY,
+        "kept = 0 and waiting > 0 and old",
+        lambda m: m.kept == 0 and m.waiting > 0 and m.old,
+    ),
+    Rule(_V.PENDING, _S.RELAY, "kept = 0 and waiting > 0", lambda m: m.kept == 0 and m.waiting > 0),
     Rule(
         _V.LOST_IN_LOG,
         _S.LOG,

@@ -73,6 +73,8 @@ class ConsumerView:
     dead_at: list[int] = field(default_factory=list)
     discarded_at: list[int] = field(default_factory=list)
     unkept_at: list[int] = field(default_factory=list)
+    # Topics of which the inbox has dropped messages whose ids carry no time.
+    pruned: frozenset[str] = frozenset()
 
     @property
     def ordered(self) -> frozenset[str]:
@@ -119,12 +121,7 @@ class TallyProducer(_Reads):
             def rows(name: str, parameters: dict[str, Any] | None = None) -> list[tuple[Any, ...]]:
                 return connection.execute(self._sql[name], parameters).fetchall()
 
-            found = rows("outbox")
-            if not found:
-                raise Problem(
-                    f"the outbox in schema {self._schema} has no identity", remedy="run `tallymark init`"
-                )
-            outbox_id, lanes, _, outbox_from, at = found[0]
+            outbox_id, lanes, _, outbox_from, at = self._identity(rows("outbox"))
             settled = [row[1] for row in rows("lanes")]
             # The sequence first, then the floors: whoever is not seen here has a position behind the sequence's.
             last = rows("outbox")[0][2]
@@ -149,6 +146,16 @@ class TallyProducer(_Reads):
                 resends=[(position, of, id_) for position, of, id_ in rows("resends")],
                 at=at,
             )
+
+    def outbox_id(self) -> str:
+        return str(self._identity(self._rows("outbox"))[0])
+
+    def _identity(self, rows: list[tuple[Any, ...]]) -> tuple[Any, ...]:
+        if not rows:
+            raise Problem(
+                f"the outbox in schema {self._schema} has no identity", remedy="run `tallymark init`"
+            )
+        return rows[0]
 
     def parked(self, first: int, last: int) -> list[ParkedRow]:
         rows = self._rows("parked", {"first": first, "last": last})
@@ -198,6 +205,7 @@ class TallyConsumers(_Reads):
             # Positions first: what they have passed is kept by then.
             positions = rows("positions")
             placeless = {row[0] for row in rows("placeless")}
+            pruned = rows("pruned")
             found = {}
             for name, topics, created_at, kept_from, unordered in rows("consumers"):
                 read = {row[1] for row in positions if row[0] == name} | set(topics)
@@ -209,6 +217,7 @@ class TallyConsumers(_Reads):
                     _milliseconds(kept_from),
                     None if unordered is None else frozenset(unordered),
                     placeless=name in placeless,
+                    pruned=frozenset(topic for owner, topic in pruned if owner == name),
                 )
                 for owner, topic, part, offset, start in positions:
                     if owner == name:

@@ -79,6 +79,9 @@ select c.name from {schema}.consumers c
     or not exists (select from {schema}.positions p where p.consumer = c.name)
    and exists (select from {schema}.inbox i where i.consumer = c.name and i."offset" is not null)
 
+-- name: pruned
+select distinct consumer, topic from {schema}.named_pruned
+
 -- name: queue
 select q.consumer, coalesce(i.named, q.id::text), q.state, i.position
   from {schema}.queue q

@@ -77,6 +77,7 @@ def consumers_of(said: Mapping[str, Any], database: str) -> list[ConsumerView]:
             dead_at=given["dead_at"],
             discarded_at=given.get("discarded_at", []),
             unkept_at=given["unkept_at"],
+            pruned=frozenset(given.get("pruned", ())),
         )
         for given in said["consumers"]
     ]
@@ -112,4 +113,5 @@ def _of_consumer(view: ConsumerView) -> dict[str, Any]:
         "dead_at": view.dead_at,
         "discarded_at": view.discarded_at,
         "unkept_at": view.unkept_at,
+        "pruned": sorted(view.pruned),
     }

@@ -1,0 +1,114 @@
+"""Tiny histories of retention, and of messages that are sent again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tallymark.tally.records import Copy, History, Horizon, Row
+from tests.tally.cases import (
+    APPLIED,
+    COPY,
+    DELIVERED,
+    DONE,
+    KEPT,
+    KNOWN,
+    LEDGER,
+    OLD,
+    ROW,
+    Case,
+    S,
+    V,
+    expired,
+)
+
+CASES: tuple[Case, ...] = (
+    Case(
+        "it expired after everybody had it",
+        History([Row("m1", 10, "d1", age_s=1000)], [], [], [KEPT], [DONE]),
+        DELIVERED,
+        horizon=Horizon({"ledger": KNOWN}, log_starts={("t", 0): 50}, expires_after_s={"t": 900}),
+    ),
+    Case(
+        "it expired before it was read",
+        History([Row("m1", 10, "d1", age_s=1000)]),
+        DELIVERED,
+        (V.LOST_IN_LOG, S.LOG),
+        horizon=Horizon({"ledger": KNOWN}, log_starts={("t", 0): 150}, expires_after_s={"t": 900}),
+    ),
+    Case(
+        "it expired, the position has passed it, and the inbox lacks it",
+        History([Row("m1", 10, "d1", age_s=1000)]),
+        DELIVERED,
+        (V.LOST_IN_INBOX, S.INBOX),
+        horizon=Horizon({"ledger": KNOWN}, log_starts={("t", 0): 50}, expires_after_s={"t": 900}),
+    ),
+    Case(
+        "retention is past it in the log and in the inbox",
+        History([Row(OLD, 10, "d1", age_s=1000)]),
+        DELIVERED,
+        (V.CANNOT_KNOW, S.INBOX),
+        horizon=Horizon(
+            {"ledger": replace(KNOWN, kept_from_ms=2_000)},
+            log_starts={("t", 0): 50},
+            expires_after_s={"t": 900},
+        ),
+        id=OLD,
+    ),
+    Case(
+        "the log had dropped it before there was a consumer",
+        History([Row("m1", 10, "d1", age_s=1000)]),
+        DELIVERED,
+        APPLIED,
+        horizon=expired(replace(LEDGER, known_for_s=50)),
+    ),
+    Case(
+        "the log had it when the consumer was made, and where that began is behind it or not",
+        History([Row("m1", 10, "d1", age_s=1000)]),
+        DELIVERED,
+        (V.CANNOT_KNOW, S.INBOX),
+        horizon=expired(replace(LEDGER, known_for_s=200)),
+    ),
+    Case(
+        "retention is past it in the log, and in the inbox past ids without a time",
+        History([Row("m1", 10, "d1", age_s=1000)]),
+        DELIVERED,
+        (V.CANNOT_KNOW, S.INBOX),
+        horizon=expired(replace(KNOWN, pruned=frozenset({"t"}))),
+    ),
+    Case(
+        "ids without a time were dropped, and the log still has it",
+        History([ROW], [], [COPY]),
+        DELIVERED,
+        (V.LOST_IN_INBOX, S.INBOX),
+        horizon=Horizon({"ledger": replace(LEDGER, pruned=frozenset({"t"}))}),
+    ),
+    Case(
+        "lost, and sent again: the position has not come to it",
+        History([ROW, Row("m1", 90, "d1")], [], [COPY, Copy("m1", 90, "d1", 100)]),
+        DELIVERED,
+        (V.PENDING, S.INBOX),
+    ),
+    Case(
+        "lost, and to be sent again: nobody has sent it yet",
+        History([Row("m1", 10, "d1", age_s=301), Row("m1", 90, "d1", covered=False)], [], [COPY]),
+        DELIVERED,
+        (V.PENDING, S.RELAY),
+    ),
+    Case(
+        "lost, and to be sent again for too long",
+        History([Row("m1", 10, "d1", age_s=999), Row("m1", 90, "d1", covered=False, age_s=301)], [], [COPY]),
+        DELIVERED,
+        (V.LATE, S.RELAY),
+    ),
+    Case(
+        "the log lacks it, and it is to be sent again",
+        History([ROW, Row("m1", 90, "d1", covered=False)]),
+        (V.PENDING, S.RELAY),
+        (V.DELIVERED, S.LOG),
+    ),
+    Case(
+        "the log has lost it, an inbox has it, and it is to be sent again",
+        History([ROW, Row("m1", 90, "d1", covered=False)], [], [], [KEPT], [DONE]),
+        (V.PENDING, S.RELAY),
+    ),
+)
