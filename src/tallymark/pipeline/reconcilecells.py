@@ -88,9 +88,12 @@ class Cells:
         self.kept_between[number, place] = min(low, known[0]), max(high, known[1])
 
     def beginning(self, label: str, view: ConsumerView, place: Place) -> int | None:
-        """Where a consumer began in a partition: as it was written down then, or its lowest message."""
-        known = [view.starts.get(place), self.beginnings.get((label, *place))]
-        return min((each for each in known if each is not None), default=None)
+        """Where a consumer began in a partition: as it was written down then; where it was not, its lowest message.
+
+        A replay of single messages keeps what lies before that, and owes it nothing in between.
+        """
+        begun = view.starts.get(place)
+        return self.beginnings.get((label, *place)) if begun is None else begun
 
     def numbers(self) -> list[int]:
         return sorted(
