@@ -112,6 +112,15 @@ def test_snapshots_and_the_archive_say_what_the_live_system_says(
     then = tallied(spark, SnapshotSources([bank, ledger], archive.folder), files=files).as_json()
     assert then == now
     assert named(pq.read_table(files.path(journey.bank.outbox_id)).to_pylist()) == expected
+    # Where its database is named, what was found is kept beside the outbox too.
+    stored = ["--snapshot", str(bank), "--snapshot", str(ledger), "--archive", str(archive.folder)]
+    code, _ = journey.tallymark("tally", "run", *stored, "--database", journey.bank.url, "--window", "200")
+    assert (code, named(each.finding.as_json() for each in Findings(journey.bank.url).listed())) == (
+        1,
+        expected,
+    )
+    with pytest.raises(UsageError, match="none of the snapshots is of outbox another"):
+        SnapshotSources([bank, ledger], archive.folder, findings={"another": Findings(journey.bank.url)})
 
     # What belongs to another system is refused, by name.
     with pytest.raises(UsageError, match="both of database"):

@@ -217,7 +217,7 @@ def _snapshots(folders: list[Path], archive: Path | None, database: list[str] | 
             remedy="give --snapshot DIR for each database, and --archive DIR",
         )
     kept = tallyspans.findings_of(database) if database else {}
-    return SnapshotSources(folders, archive, findings=kept)
+    return SnapshotSources(folders, archive, findings={each.outbox_id: each for each in kept.values()})
 
 
 @contextmanager

@@ -126,8 +126,13 @@ class Judge:
         """Whether the copy of the log ends before it: nothing of its lane stands there behind it."""
         if self._lasts is None:
             return False
-        place = (single.topic, -1 if partition is None else partition, single.lane or 0)
-        return (single.position or 0) > self._lasts.get(place, 0)
+        # Without a key it may stand in any partition: in one that the copy has not come to, perhaps.
+        count = self._ground.partitions.get(single.topic, 1)
+        places = range(count) if partition is None else (partition,)
+        lasts = self._lasts
+        return any(
+            (single.position or 0) > lasts.get((single.topic, place, single.lane or 0), 0) for place in places
+        )
 
     def _partition(self, single: Single) -> int | None:
         if single.row_partition is not None:

@@ -199,6 +199,7 @@ class SnapshotSources:
     def __init__(
         self, folders: Sequence[Path], archive: Path, *, findings: Mapping[str, Findings] | None = None
     ) -> None:
+        """`findings`: where to keep what is found, by the id of the outbox."""
         self.log = ArchivedLog(archive)
         self._findings = findings or {}
         self._sides: dict[str, SnapshotSide] = {}
@@ -216,6 +217,12 @@ class SnapshotSources:
             )
         for side in self._sides.values():
             self._refuse_other_log(side)
+        ours = {self._sides[name].view().outbox_id for name in self.outboxes}
+        if stranger := sorted(self._findings.keys() - ours):
+            raise UsageError(
+                f"none of the snapshots is of outbox {stranger[0]}, beside which findings were to be kept",
+                remedy="name the database that the producer's snapshot was taken of: --database NAME",
+            )
 
     @property
     def outboxes(self) -> Collection[str]:

@@ -14,6 +14,7 @@ import psycopg
 from tallymark.lifecycle import Role, Stage, Verdict
 from tallymark.store.postgres.connection import Connection, connect, explain
 from tallymark.store.postgres.migrations import require_schema
+from tallymark.store.postgres.tally import TallyProducer
 from tallymark.store.queries import load
 from tallymark.tally.certificates import Certificate, Statement, broken_links, issued, newest
 from tallymark.tally.findings import Finding, KeptFinding, Scope
@@ -27,6 +28,11 @@ class Findings:
         self._url = url
         self._schema = schema
         self._sql = load("tallymark.store.postgres", "findings.sql", schema)
+
+    @property
+    def outbox_id(self) -> str:
+        """Whose findings they are."""
+        return TallyProducer(self._url, schema=self._schema).outbox_id()
 
     def begin(self, run: uuid.UUID, scope: Scope, *, who: str) -> None:
         with self._open() as connection:
