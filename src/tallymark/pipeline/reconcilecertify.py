@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from itertools import islice
 from operator import itemgetter
 
@@ -38,13 +37,6 @@ def examined(ground: Ground, cells: Cells, faulty: Set[int]) -> Iterator[tuple[W
         yield cells.window(number), "; ".join(wrong) or statement
 
 
-def statements(ground: Ground, cells: Cells, faulty: Set[int]) -> Iterator[Statement]:
-    """Those that can be certified."""
-    for _, said in examined(ground, cells, faulty):
-        if isinstance(said, Statement):
-            yield said
-
-
 def _empty(ground: Ground, cells: Cells) -> Iterator[int]:
     """Windows of which nobody has anything: a sequence jumps. A gap would keep a later run from passing them."""
     known = set(cells.numbers()) | ground.certified.keys()
@@ -59,7 +51,8 @@ def _unlike(ground: Ground, cells: Cells, number: int, statement: Statement) -> 
         found.append("the log holds other messages than the outbox")
     for label, view in ground.consumers.items():
         logged = cells.log_of(number, view.topics)
-        excused = _at(cells.window(number), view.unkept_at) or _before_it_began(cells, number, label, view)
+        unkept = ground.unfinished(label, "unkept_at", number)
+        excused = unkept or _before_it_began(cells, number, label, view)
         if not excused and not logged.same_messages(statement.consumers[label].digest):
             found.append(f"the inbox of {label} holds other messages than the log")
     return found
@@ -107,7 +100,7 @@ def stated(
     `resume`: where a reader of later windows has to start; it is no claim of the window itself.
     """
     window = cells.window(number)
-    parked = Counter(row.state for row in ground.parked if row.position in window)
+    parked = ground.parked_in(number)
     discarded = parked[ParkedState.DISCARDED]
     return Statement(
         outbox_id=ground.view.outbox_id,
@@ -118,7 +111,7 @@ def stated(
         discarded=discarded,
         outbox=cells.outbox_of(number),
         log=cells.log_of(number),
-        consumers={label: _count(cells, number, label, view) for label, view in ground.consumers.items()},
+        consumers={label: _count(ground, cells, number, label) for label in ground.consumers},
         offsets={
             place_text(place): (cell.low, cell.high)
             for place, cell in sorted(cells.stood_in_log([number]), key=itemgetter(0))
@@ -128,11 +121,13 @@ def stated(
     )
 
 
-def _count(cells: Cells, number: int, label: str, view: ConsumerView) -> ConsumerCount:
-    window = cells.window(number)
+def _count(ground: Ground, cells: Cells, number: int, label: str) -> ConsumerCount:
+    view = ground.consumers[label]
     kept, effects = cells.inbox_of(label, number), cells.effects_of(label, number)
-    queued, dead = _at(window, view.queued_at), _at(window, view.dead_at)
-    discarded, unkept = _at(window, view.discarded_at), _at(window, view.unkept_at)
+    queued, dead, discarded, unkept = (
+        ground.unfinished(label, which, number)
+        for which in ("queued_at", "dead_at", "discarded_at", "unkept_at")
+    )
     again = elsewhere(cells, label, number)
     # The queue was read before the effects: what was applied in between stands in both.
     twice = effects.count + queued + dead + discarded - kept.count - unkept
@@ -149,10 +144,6 @@ def _count(cells: Cells, number: int, label: str, view: ConsumerView) -> Consume
         discarded=discarded,
         effects=effects + again.ids,
     )
-
-
-def _at(window: Window, positions: Iterable[int]) -> int:
-    return sum(at in window for at in positions)
 
 
 def _before_it_began(cells: Cells, number: int, label: str, view: ConsumerView) -> bool:

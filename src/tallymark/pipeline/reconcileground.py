@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -70,6 +71,9 @@ class Ground:
     certified: dict[int, Mapping[str, tuple[int, int]]] = field(default_factory=dict)
     # What an operator should know.
     remarks: list[str] = field(default_factory=list)
+    # How many positions of a list lie in each window: lists are long, and windows many.
+    counted: dict[tuple[str, str], Counter[int]] = field(default_factory=dict)
+    parked_counted: dict[int, Counter[str]] | None = None
 
     @property
     def goes_on(self) -> bool:
@@ -87,6 +91,21 @@ class Ground:
     def parked(self) -> list[ParkedRow]:
         """What left its batch, of the positions that this run looks at."""
         return [row for row in self.all_parked if row.position >= self.first]
+
+    def parked_in(self, number: int) -> Counter[str]:
+        """What left its batch, of a window, by state."""
+        if self.parked_counted is None:
+            self.parked_counted = {}
+            for row in self.all_parked:
+                self.parked_counted.setdefault(row.position // self.rows, Counter())[row.state] += 1
+        return self.parked_counted.get(number, Counter())
+
+    def unfinished(self, label: str, which: str, number: int) -> int:
+        """How many positions of one of a consumer's lists lie in a window."""
+        if (label, which) not in self.counted:
+            positions = getattr(self.consumers[label], which)
+            self.counted[label, which] = Counter(at // self.rows for at in positions)
+        return self.counted[label, which][number]
 
     @property
     def unsent(self) -> set[int]:
