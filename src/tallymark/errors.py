@@ -3,7 +3,8 @@
     TallymarkError
     ├── UsageError            wrong input: arguments, values, settings        exit 2
     │   ├── SettingsError     tallymark.toml, environment or flags
-    │   └── NotInTransaction  adding outside a transaction
+    │   ├── NotInTransaction  adding outside a transaction
+    │   └── TransactionEnded  a handler ended the transaction that it works in
     ├── Unreachable           a dependency is not there (Kafka, PostgreSQL, Java, the network)   exit 3
     │   └── AccessDenied      it is there, and refuses us
     └── Problem               we looked, and something is wrong               exit 1
@@ -53,6 +54,10 @@ class SettingsError(UsageError):
 
 class NotInTransaction(UsageError):
     """A message was added outside a transaction, where it could not share the fate of the business data."""
+
+
+class TransactionEnded(UsageError):
+    """A handler ended the transaction that it works in: what it wrote has no mark, or is gone with the others'."""
 
 
 class Unreachable(TallymarkError):

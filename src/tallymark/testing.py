@@ -49,7 +49,7 @@ from tallymark.message import (
 from tallymark.store.postgres.callers import Caller, caller_of
 from tallymark.store.postgres.handed import ours
 from tallymark.store.postgres.handedchecks import DeferredChecks
-from tallymark.store.postgres.handedguard import settled
+from tallymark.store.postgres.handedguard import has_ended, settled
 from tallymark.store.postgres.inboxtx import PostgresInboxTx
 from tallymark.store.queries import load
 
@@ -225,6 +225,10 @@ class _Borrowed:
     @property
     def lost(self) -> bool:
         return self.connection.closed
+
+    @property
+    def over(self) -> bool:
+        return has_ended(self.connection, begun=True)
 
     @contextmanager
     def savepoint(self) -> Iterator[None]:

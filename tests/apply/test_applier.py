@@ -7,7 +7,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from tallymark.apply.applier import HandlerFailed
+from tallymark.apply.applier import HandlerFailed, HandlerHung
 from tallymark.apply.incoming import Message
 from tallymark.errors import OutcomeUnknown
 from tallymark.lifecycle import ApplicationOutcome
@@ -225,9 +225,8 @@ def test_what_it_awaits_never_runs(ground: Ground) -> None:
 def test_one_that_hung_counts_an_attempt_and_is_not_called_again(ground: Ground) -> None:
     ground.handler("transfers", attempts=2)(write)
     rows = [queued(1), queued(2), queued(3, key=b"bob", attempts=1), queued(4, key=None)]
-    suspects = {
-        (row.message.source, row.message.id): "the handler took longer than 5 s" for row in (rows[0], rows[2])
-    }
+    hung = HandlerHung("the handler took longer than 5 s")
+    suspects = {(row.message.source, row.message.id): hung for row in (rows[0], rows[2])}
     applied = ground.apply(*rows, suspects=suspects)
     assert ground.effects() == ["4"]
     assert [(each.queued, each.again_in_s) for each in applied.failed] == [(rows[0], 1.0), (rows[2], None)]

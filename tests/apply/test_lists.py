@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tallymark.apply.applier import HandlerFailed
+from tallymark.apply.applier import HandlerFailed, HandlerHung
 from tallymark.apply.incoming import Message
 from tests.apply.conftest import Ground, effect
 from tests.apply.given import queued
@@ -84,7 +84,7 @@ def test_what_waits_behind_is_not_tried_in_any_half(ground: Ground, calls: list[
 
 def test_undecodable_and_suspect_ones_are_taken_out_first(ground: Ground, calls: list[list[Any]]) -> None:
     rows = [queued(b"{"), queued(1), queued(2, key=b"bob"), queued(3, key=b"carol")]
-    seen = {(rows[2].message.source, rows[2].message.id): "it hung"}
+    seen = {(rows[2].message.source, rows[2].message.id): HandlerHung("it hung")}
     applied = ground.apply(*rows, suspects=seen)
     assert calls == [[3]]
     assert [each.queued for each in applied.failed] == [rows[0], rows[2]]

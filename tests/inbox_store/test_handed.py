@@ -7,6 +7,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg import sql
 from psycopg.rows import dict_row
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
@@ -76,6 +77,12 @@ def test_ending_the_transaction_is_refused_and_named(
         "start transaction",
         "/* x */ commit work",
         "select 1; commit",
+        "select 'x'; commit",
+        "select 'it''s; ' || $a$;$a$; commit and chain",
+        "do $$ begin perform 1; end $$; rollback",
+        'select E\'\\\'; \', "a;b" from (select 1 as "a;b") t; end',
+        "/* a /* b */ c */ commit",
+        "select 1; /* ' */ commit; -- '",
     ],
 )
 def test_statements_that_end_the_transaction_are_refused_and_named(
@@ -93,11 +100,26 @@ def test_statements_that_end_the_transaction_are_refused_and_named(
         "do $$ begin perform 1; end $$",
         "select '; commit'",
         "select 'end' as beginning",
+        "select 'a'; /* ; commit */ select 1 -- ; commit",
+        "select case when true then 1 end; select E'\\'; commit'",
+        "create or replace function f() returns integer begin atomic; select 1; end",
     ],
 )
 def test_other_statements_are_not(any_store: PostgresInboxStore, ledger: str, statement: str) -> None:
     handle(any_store, pay, lambda tx: run(tx, statement))
     assert state(ledger) == (1, 95)
+
+
+def test_statements_made_of_parts_are_refused_too(make_store: MakeStore, ledger: str) -> None:
+    for use in (
+        lambda tx: tx.execute(sql.SQL("select {}; commit").format("x")),
+        lambda tx: tx.execute(b"commit"),
+        lambda tx: list(tx.cursor().stream("commit")),
+        lambda tx: tx.cursor().copy("commit").__enter__(),
+    ):
+        with pytest.raises(UsageError, match="handler called"):
+            handle(make_store(), use)
+    assert state(ledger) == (0, 100)
 
 
 def test_autocommit_is_refused(make_store: MakeStore) -> None:

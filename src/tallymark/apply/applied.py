@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tallymark.errors import Problem
+from tallymark.apply.failure import said
+from tallymark.errors import Problem, TransactionEnded
 from tallymark.inbox.ports import Application, Failed, Queued
 
 
@@ -13,9 +14,7 @@ class HandlerFailed(Problem):
 
     def __init__(self, queued: Queued, cause: Exception) -> None:
         message = queued.message
-        super().__init__(
-            f"{message.topic}/{message.partition}@{message.offset}: {type(cause).__name__}: {cause}"
-        )
+        super().__init__(f"{message.topic}/{message.partition}@{message.offset}: {said(cause)}")
         self.queued = queued
         self.cause = cause
 
@@ -34,3 +33,17 @@ class Applied:
     behind: list[Queued] = field(default_factory=list)
     # Not looked at, because the time was up.
     left: list[Queued] = field(default_factory=list)
+
+
+class TransactionBroken(Problem):
+    """A handler ended the transaction: what was done in it before stands or fell with that, and nothing is marked.
+
+    `applied` is what was done before; `failed` the message that was handed over, or all of its list, as dead.
+    """
+
+    def __init__(self, applied: Applied, failed: list[Failed], cause: TransactionEnded) -> None:
+        message = failed[0].queued.message
+        super().__init__(f"{message.topic}/{message.partition}@{message.offset}: {cause}")
+        self.applied = applied
+        self.failed = failed
+        self.cause = cause

@@ -5,7 +5,8 @@ caller rolls back and comes again with `careful=True`. The careful way makes a s
 until what fails stands alone; the others stay.
 
 Order within a key is kept: once a message has failed, the later ones of its key are `behind` it and are not tried.
-What is nobody's fault (a deadlock, a lost connection) always comes out unchanged: the transaction is over.
+What is nobody's fault (a deadlock, a lost connection) always comes out unchanged: the transaction is over. A handler
+that ended the transaction itself comes out as TransactionBroken, with what was done before it.
 """
 
 from __future__ import annotations
@@ -14,21 +15,23 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from tallymark.apply.applied import Applied, HandlerFailed, HandlerHung
+from tallymark.apply.applied import Applied, HandlerFailed, HandlerHung, TransactionBroken
 from tallymark.apply.calling import Ready, call_list, call_one, ended
-from tallymark.apply.failure import Verdict, failed, verdict_of
+from tallymark.apply.failure import Verdict, failed, said, verdict_of
 from tallymark.apply.handlers import Handler, Handlers
 from tallymark.apply.incoming import Message
 from tallymark.apply.rate import Bucket, Pace
 from tallymark.apply.watch import Clock, Watch
+from tallymark.errors import TransactionEnded
 from tallymark.inbox.identity import KeyHashes, key_hash
 from tallymark.inbox.ports import Application, Failed, InboxTx, Queued, Received
 from tallymark.lifecycle import ApplicationOutcome
 
-__all__ = ["Applied", "Applier", "HandlerFailed", "HandlerHung", "Suspects"]
+__all__ = ["Applied", "Applier", "HandlerFailed", "HandlerHung", "Suspects", "TransactionBroken"]
 
-# (source, id) of a message whose handler hung, and what was seen; None where it was one of a list, and any of them.
-Suspects = Mapping[tuple[str, object], str | None]
+# (source, id) of a message whose handler hung or ended its transaction, and what was seen; None where it was one of a
+# list, and any of them.
+Suspects = Mapping[tuple[str, object], Exception | None]
 
 _NOBODYS_FAULT = (Verdict.TRANSIENT, Verdict.LOST)
 
@@ -160,7 +163,7 @@ class _Applying:
                 else:
                     outcome = call_one(self._tx, handler, ready, self._watch)
             except Exception as error:  # noqa: BLE001 - whatever a handler raises is judged
-                self._judge(handler, queued, error)
+                self._judge(handler, [ready], error)
             else:
                 self._done(queued, outcome)
 
@@ -210,12 +213,12 @@ class _Applying:
                 outcomes = call_list(self._tx, handler, free, self._watch)
         except Exception as error:  # noqa: BLE001 - whatever a handler raises is judged
             if self._careful and len(free) > 1:
-                self._raise_if_nobodys_fault(handler, error)
+                self._raise_if_over(handler, free, error)
                 half = len(free) // 2
                 self._list(handler, free[:half])
                 self._list(handler, free[half:])
             else:
-                self._judge(handler, free[0][0], error)
+                self._judge(handler, free, error)
         else:
             self.applied.done += [queued for queued, _ in free]
             self.applied.applications += [
@@ -228,7 +231,7 @@ class _Applying:
         received = queued.message
         seen = self._suspects.get((received.source, received.id)) if self._suspects else None
         if seen is not None:
-            return self._applier.failure(handler, queued, HandlerHung(seen), Verdict.RETRY)
+            return self._applier.failure(handler, queued, seen, verdict_of(seen))
         try:
             value = handler.decoder(received)
         except KeyboardInterrupt:
@@ -240,17 +243,27 @@ class _Applying:
             return self._applier.failure(handler, queued, error, verdict)
         return queued, Message(received, queued.attempts + 1, value)
 
-    def _judge(self, handler: Handler, queued: Queued, error: Exception) -> None:
-        verdict = self._raise_if_nobodys_fault(handler, error)
+    def _judge(self, handler: Handler, called: Sequence[Ready], error: Exception) -> None:
+        verdict = self._raise_if_over(handler, called, error)
+        queued = called[0][0]
         if not self._careful:
             raise HandlerFailed(queued, error) from error
         self._fail(handler, self._applier.failure(handler, queued, error, verdict))
 
-    def _raise_if_nobodys_fault(self, handler: Handler, error: Exception) -> Verdict:
+    def _raise_if_over(self, handler: Handler, called: Sequence[Ready], error: Exception) -> Verdict:
+        """What is nobody's fault comes out unchanged. So does the transaction's end, whatever was raised after it."""
         verdict = verdict_of(error, handler.permanent, lost=self._tx.lost, transient=self._patient)
         if verdict in _NOBODYS_FAULT:
             raise error
-        return verdict
+        if not self._tx.over:
+            return verdict
+        cause = (
+            error
+            if isinstance(error, TransactionEnded)
+            else TransactionEnded(f"handler {handler.name} ended its transaction, and raised {said(error)}")
+        )
+        dead = [self._applier.failure(handler, each, cause, Verdict.PERMANENT) for each, _ in called]
+        raise TransactionBroken(self.applied, dead, cause) from error
 
     def _fail(self, handler: Handler, failure: Failed) -> None:
         self.applied.failed.append(failure)

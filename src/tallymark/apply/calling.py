@@ -71,6 +71,7 @@ def _once(tx: InboxTx, handler: Handler, given: Any, *, check: bool) -> Applicat
             _call(tx, handler, given, check=True)
     except Exception as error:
         if handler.once.already(error):
+            tx.settle_handed()
             return ALREADY
         raise
     return APPLIED

@@ -2,6 +2,7 @@
 
 - A handler failed: roll back, run again with a savepoint per message; the one that fails goes to the queue with its
   key, the others stay.
+- A handler ended the transaction past the guard: salvage.py gives what it committed its marks; the batch runs again.
 - Deadlock, serialization failure: run again in halves; nobody's attempt is counted (pitfall 27).
 - Another owner has come: what was read for that place is dropped; the rest of the batch runs again.
 - The connection was lost: the outcome is unknown. The position says whether it committed: read, never guessed.
@@ -17,7 +18,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tallymark.apply.applier import Applied, Applier, HandlerFailed
+from tallymark.apply.applier import Applied, Applier, HandlerFailed, HandlerHung, TransactionBroken
 from tallymark.apply.failure import Verdict, is_deferred_violation, verdict_of
 from tallymark.apply.watch import Watch
 from tallymark.crashpoint import reached
@@ -27,6 +28,7 @@ from tallymark.inbox.config import InboxConfig
 from tallymark.inbox.handover import Batch
 from tallymark.inbox.obituary import tell
 from tallymark.inbox.ports import Failed, InboxStore, InboxTx, Move, Place, Queued, Received, StalePositions
+from tallymark.inbox.salvage import Salvage
 from tallymark.inbox.screening import Screen
 from tallymark.observe.retrying import told_again
 
@@ -74,8 +76,11 @@ class Keeper:
         self.store = store
         self.watch = Watch()
         self.trouble: str | None = None
-        # Messages whose handler hung in an earlier attempt at this batch, with what was seen.
-        self.suspects: dict[tuple[str, object], str | None] = {}
+        # Messages whose handler hung or ended its transaction in an earlier attempt at this batch, with what was seen.
+        self.suspects: dict[tuple[str, object], Exception | None] = {}
+        # The transaction that handlers work in, and what it has kept: for a handler that ends it.
+        self._mark: str | None = None
+        self._new: Sequence[Queued] = ()
         self._alone = self._patience_over = False
         self._applier = applier
         self._book = book
@@ -87,7 +92,7 @@ class Keeper:
         """These hung in another thread: one counts as a failed attempt; a list is tried one by one to find which."""
         self._alone = True
         if len(messages) == 1:
-            self.suspects[messages[0].message.source, messages[0].message.id] = reason
+            self.suspects[messages[0].message.source, messages[0].message.id] = HandlerHung(reason)
 
     def run_once(self, batch: Batch) -> Outcome:
         """Keep all of a batch that is still ours; returns when it is committed, or no longer ours."""
@@ -103,10 +108,11 @@ class Keeper:
             moves = self._moves(part)
             try:
                 self._transact(part, moves, outcome, careful=careful)
-            except HandlerFailed as failed:
+            except (HandlerFailed, TransactionBroken) as failed:
                 log.info(
                     "a handler failed, the batch runs again: %s", failed, extra={"action": "inbox.rerun"}
                 )
+                self._salvage(failed, outcome)
                 careful = True
                 outcome.reruns += 1
             except StalePositions as stale:
@@ -195,6 +201,7 @@ class Keeper:
             tx.quarantine(odd)
         new = [good[index] for index in kept.new]
         now, later = self._divided(tx, new)
+        self._mark = tx.mark
         applied = self._applier.apply(
             tx,
             now,
@@ -218,7 +225,7 @@ class Keeper:
     def _divided(self, tx: InboxTx, new: Sequence[Received]) -> tuple[list[Queued], list[Queued]]:
         """What to apply now, and what waits in the queue: all of it, or what is behind its key's unfinished."""
         key_hash, make = self._applier.key_hash, Queued._make
-        queued = [make((each, key_hash(each), None, 0)) for each in new]
+        self._new = queued = [make((each, key_hash(each), None, 0)) for each in new]
         if self._config.deferred:
             return [], queued
         if not queued or not tx.any_queued():
@@ -228,6 +235,20 @@ class Keeper:
             [each for each in queued if each.key_hash not in held],
             [each for each in queued if each.key_hash in held],
         )
+
+    def _salvage(self, broken: HandlerFailed | TransactionBroken, outcome: Outcome) -> None:
+        """At once, whoever owns the places by now: to all others these messages are known already."""
+        if isinstance(broken, HandlerFailed):
+            return  # rolled back: nothing of it is left
+        salvage = Salvage(broken, self._mark, self._new)
+        if salvage.run(self.store, salvage.write_kept, self._stop, self._config.backoff):
+            outcome.kept += len(self._new)
+            outcome.applied += len(broken.applied.done)
+            outcome.queued += len(self._new) - len(broken.applied.done)
+            outcome.failures += broken.failed
+        else:
+            self._alone = True
+            self.suspects.update(salvage.suspects())
 
     def _committed(self, part: Batch, outcome: Outcome) -> None:
         self._book.note_committed(part.ends, part.epochs)

@@ -179,6 +179,20 @@ class InboxTx(Protocol):
     def lost(self) -> bool:
         """Whether the connection beneath is gone: what failed is then nobody's fault. Asks nothing of the server."""
 
+    @property
+    def over(self) -> bool:
+        """Whether a handler ended the transaction beneath us. Asks nothing of the server."""
+
+    @property
+    def mark(self) -> str | None:
+        """By what `committed` knows this transaction; there once something is claimed, or the queue was asked."""
+
+    def committed(self, mark: str | None) -> bool:
+        """Whether an earlier transaction was committed, by whomever."""
+
+    def standing(self, rows: Sequence[Queued]) -> list[Queued]:
+        """Lock the keys of these, waiting for them, and give back those still unfinished."""
+
     def keep(self, messages: Sequence[Received]) -> Kept:
         """Keep messages; must be the transaction's first write. Repeated ids are told apart, not refused."""
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from tallymark.apply.applier import Applied, Applier, HandlerFailed
+from tallymark.apply.applier import Applied, Applier, HandlerFailed, HandlerHung, TransactionBroken
 from tallymark.apply.failure import Verdict, is_deferred_violation, verdict_of
 from tallymark.apply.watch import Watch
 from tallymark.crashpoint import reached
@@ -23,6 +23,7 @@ from tallymark.inbox.config import InboxConfig
 from tallymark.inbox.keeper import PATIENCE
 from tallymark.inbox.obituary import tell
 from tallymark.inbox.ports import ClaimBounds, InboxStore, InboxTx, Queued, Received
+from tallymark.inbox.salvage import Salvage, name_of
 from tallymark.observe.retrying import told_again
 
 log = logging.getLogger("tallymark.inbox")
@@ -48,8 +49,8 @@ class Round:
 class Noticed:
     """What the workers of one process tell each other: each of them may have the key next."""
 
-    # Messages that hung, with what was seen.
-    suspects: dict[tuple[str, object], str | None] = field(default_factory=dict)
+    # Messages that hung or ended their transaction, with what was seen.
+    suspects: dict[tuple[str, object], Exception | None] = field(default_factory=dict)
     # Keys whose messages took long: each is claimed with no other.
     slow: set[int] = field(default_factory=set)
 
@@ -83,6 +84,7 @@ class Worker:
         self._rows = min(32, config.claim_rows)
         # The last claim, and whether it is to be looked at message by message when it comes again.
         self._claimed: Sequence[Queued] = ()
+        self._mark: str | None = None
         self._careful = self._patience_over = False
         self._transient = 0
 
@@ -114,6 +116,8 @@ class Worker:
         """As run_once; None, after a moment, where it failed and the next round goes about it in another way."""
         try:
             return self.run_once()
+        except TransactionBroken as broken:
+            return self._salvage(broken)
         except Exception as error:
             if self.watch.is_abandoned() or not self._is_understood(error):
                 raise
@@ -135,7 +139,7 @@ class Worker:
                     apart=self._slow,
                 ),
             )
-            self._claimed = claim.rows
+            self._claimed, self._mark = claim.rows, tx.mark
             if not claim.rows:
                 self._after = claim.after
                 return Round(0)
@@ -152,7 +156,7 @@ class Worker:
         self._careful = self._patience_over = False
         self._transient = 0
         for queued in (*applied.done, *(each.queued for each in applied.failed)):
-            self._suspects.pop((queued.message.source, queued.message.id), None)
+            self._suspects.pop(name_of(queued.message), None)
         alone = {row.key_hash for row in claim.rows} <= self._slow
         self._note_slow(claim.rows)
         if not alone:  # one slow key says nothing of how many others fit
@@ -185,7 +189,7 @@ class Worker:
     def suspect(self, messages: Sequence[Queued], reason: str) -> None:
         """These hung in another thread: begin with their key; one counts as a failed attempt, a list is tried apart."""
         for each in messages:
-            self._suspects[each.message.source, each.message.id] = reason if len(messages) == 1 else None
+            self._suspects[name_of(each.message)] = HandlerHung(reason) if len(messages) == 1 else None
         self._after = messages[0].key_hash - 1
 
     def _apply(self, tx: InboxTx, rows: Sequence[Queued], until: float) -> Applied:
@@ -196,18 +200,35 @@ class Worker:
                 careful=careful,
                 watch=self.watch,
                 suspects=self._suspects,
-                alone=any((row.message.source, row.message.id) in self._suspects for row in rows),
+                alone=any(name_of(row.message) in self._suspects for row in rows),
                 until=until,
                 patience_over=self._patience_over,
             )
 
         if self._careful:
             return attempt(careful=True)
+        broken: TransactionBroken | None = None
         try:
             with tx.savepoint():
-                return attempt(careful=False)
+                try:
+                    return attempt(careful=False)
+                except TransactionBroken as met:
+                    broken = met
+                    raise
         except HandlerFailed:
             return attempt(careful=True)
+        except Exception:
+            if broken is not None:  # the savepoint is gone with its transaction, and says so instead
+                raise broken from None
+            raise
+
+    def _salvage(self, broken: TransactionBroken) -> Round:
+        salvage = Salvage(broken, self._mark, self._claimed)
+        if not salvage.run(self.store, salvage.write_claimed, self._stop, self._config.backoff):
+            self._suspects.update(salvage.suspects())
+            return Round(len(self._claimed))
+        failed = len(broken.failed)
+        return Round(len(self._claimed), len(broken.applied.done), failed, failed)
 
     def _note_slow(self, rows: Sequence[Queued]) -> None:
         """A slow key stands apart from its first slow message on, and until one claim of it is quick."""

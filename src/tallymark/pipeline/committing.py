@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from tallymark.apply.applied import Applied
+from tallymark.apply.applied import Applied, HandlerHung
 from tallymark.apply.applier import Applier
 from tallymark.apply.failure import Verdict, verdict_of
 from tallymark.apply.watch import Watch
@@ -89,7 +89,7 @@ class Commit:
         self._deferred = deferred
         self.watch = Watch()
         # Messages whose handler hung in an earlier attempt at their batch, with what was seen.
-        self._suspects: dict[tuple[str, object], str | None] = {}
+        self._suspects: dict[tuple[str, object], Exception | None] = {}
         self._alone = False
         # Deadlocks and serialization failures that this batch has met in a row.
         self._transient = 0
@@ -99,7 +99,7 @@ class Commit:
         self.watch = Watch()
         self._alone = True
         if len(messages) == 1:
-            self._suspects[messages[0].message.source, messages[0].message.id] = reason
+            self._suspects[messages[0].message.source, messages[0].message.id] = HandlerHung(reason)
 
     def note_committed(self) -> None:
         """What was suspected stood in this batch: it begins where the one that hung did."""
@@ -226,7 +226,7 @@ class Commit:
                 tx.settle_handed(check=True)
         except Exception as error:
             verdict = verdict_of(error, transient=self._transient < _APART_AFTER)
-            if verdict in (Verdict.TRANSIENT, Verdict.LOST) or tx.lost:
+            if verdict in (Verdict.TRANSIENT, Verdict.LOST) or tx.lost or tx.over:
                 raise  # nobody's fault: the whole transaction runs again
             # What is bad is found by halves, and kept with its reason.
             log.info(

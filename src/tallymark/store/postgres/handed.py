@@ -20,7 +20,7 @@ from tallymark.errors import OutcomeUnknown
 from tallymark.lifecycle import Role
 from tallymark.store.postgres.connection import Connection, connect, is_gone, place_of
 from tallymark.store.postgres.handedchecks import DeferredChecks
-from tallymark.store.postgres.handedguard import GuardedConnection, GuardedCursor, settled
+from tallymark.store.postgres.handedguard import GuardedConnection, GuardedCursor, has_ended, settled
 from tallymark.store.postgres.migrations import require_schema
 
 # A handler may think for long between two statements: the minute that other connections of ours have would end it.
@@ -48,6 +48,9 @@ class Hands(Protocol):
 
     @property
     def lost(self) -> bool: ...
+
+    @property
+    def over(self) -> bool: ...
 
     def savepoint(self) -> AbstractContextManager[None]: ...
 
@@ -129,6 +132,11 @@ class PsycopgHands:
     @property
     def lost(self) -> bool:
         return self._connection is None or self._connection.closed
+
+    @property
+    def over(self) -> bool:
+        connection = self._current()
+        return has_ended(connection, begun=not connection.fresh)
 
     @contextmanager
     def savepoint(self) -> Iterator[None]:

@@ -17,7 +17,7 @@ from tallymark.lifecycle import Role
 from tallymark.store.postgres.connection import KEEPALIVES, Connection, connect, explain, place_of
 from tallymark.store.postgres.handed import IDLE_LIMIT_S, SessionEnder, ours
 from tallymark.store.postgres.handedchecks import DeferredChecks
-from tallymark.store.postgres.handedguard import refuse, refuse_control, settled
+from tallymark.store.postgres.handedguard import has_ended, refuse, refuse_control, refuse_ended, settled
 from tallymark.store.postgres.migrations import require_schema
 
 try:
@@ -106,6 +106,10 @@ class DjangoHands:
     def lost(self) -> bool:
         return self._raw is None or self._raw.closed
 
+    @property
+    def over(self) -> bool:
+        return has_ended(self._current(), begun=self._begun)
+
     @contextmanager
     def savepoint(self) -> Iterator[None]:
         with transaction.atomic(using=self._alias):
@@ -147,11 +151,17 @@ class DjangoHands:
         for name in _OURS:
             setattr(django, name, _refusing(name))
         try:
-            with django.execute_wrapper(_refuse_statement):
+            with django.execute_wrapper(self._refuse_statement):
                 yield
         finally:
             for name in _OURS:
                 delattr(django, name)
+
+    def _refuse_statement(self, execute: Callable[..., Any], statement: Any, *rest: Any) -> Any:
+        refuse_control(statement, "cursor.execute")
+        # psycopg would begin a transaction that is not ours, and what follows would look as if nothing had been.
+        refuse_ended(self._current(), begun=self._begun)
+        return execute(statement, *rest)
 
     def _set_up(self, django: Any) -> None:
         """A new connection of Django's gets the settings that our own have. Outside the block: they are to stay."""
@@ -205,8 +215,3 @@ class DjangoHands:
 
 def _refusing(name: str) -> Callable[..., None]:
     return lambda *_, **__: refuse(f"tx.{name}()")
-
-
-def _refuse_statement(execute: Callable[..., Any], statement: Any, *rest: Any) -> Any:
-    refuse_control(statement, "cursor.execute")
-    return execute(statement, *rest)

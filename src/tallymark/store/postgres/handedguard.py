@@ -1,52 +1,56 @@
 """What a handler may not do with the transaction that it works in: commit, roll back, close or begin.
 
-Each attempt raises a UsageError that names it, because effect, mark and position would no longer share one fate.
-Savepoints are the handler's own affair.
+Each attempt raises a UsageError that names it, because effect, mark and position would no longer share one fate. What
+got past that is noticed afterwards, as TransactionEnded. Savepoints are the handler's own affair.
 """
 
 from __future__ import annotations
 
-import re
-from functools import lru_cache
 from typing import Any, NoReturn
 
 import psycopg
 from psycopg.abc import PQGen
 from psycopg.pq import TransactionStatus
+from psycopg.sql import Composable
 
-from tallymark.errors import UsageError
+from tallymark.errors import TransactionEnded, UsageError
 from tallymark.store.postgres.connection import Connection
+from tallymark.store.postgres.controlword import control_word
 
-# What ends or begins a transaction when it starts a statement. ROLLBACK TO a savepoint is the handler's own affair.
-_CONTROL = re.compile(
-    r"(?:^|;)\s*(?:--[^\n]*\n\s*|/\*.*?\*/\s*)*"
-    r"(commit|end|rollback(?!\s+(?:work\s+|transaction\s+)?to\b)|abort|begin|start\s+transaction|prepare\s+transaction)\b",
-    re.IGNORECASE | re.DOTALL,
-)
+_REMEDY = "leave it out; raise an error to undo what the handler did, or use a savepoint for a part of it"
 
 
 def refuse(what: str) -> NoReturn:
     """The handler tried to end the transaction that it works in."""
     raise UsageError(
         f"handler called {what}: the transaction is the inbox's, which commits effect and position together",
-        remedy="leave it out; raise an error to undo what the handler did, or use a savepoint for a part of it",
+        remedy=_REMEDY,
     )
 
 
 def refuse_control(query: object, prefix: str) -> None:
     """Refuse a statement that begins or ends a transaction."""
-    text = query.decode("utf-8", "replace") if isinstance(query, bytes) else query
-    if isinstance(text, str) and (word := control_word(text)):
+    if isinstance(query, bytes):
+        query = query.decode("utf-8", "replace")
+    elif isinstance(query, Composable):
+        query = query.as_string()
+    if isinstance(query, str) and (word := control_word(query)):
         refuse(f'{prefix}("{word}")')
 
 
-# A handler says the same few statements millions of times.
-@lru_cache(maxsize=1024)
-def control_word(text: str) -> str | None:
-    """By what a statement begins or ends a transaction."""
-    # Behind a semicolon it counts too, but not where that may lie within a string or a function's body.
-    found = _CONTROL.search(text) if "'" not in text and "$" not in text else _CONTROL.match(text)
-    return " ".join(found[1].upper().split()) if found else None
+def has_ended(connection: Connection, *, begun: bool) -> bool:
+    """Whether the server is no longer in the transaction that was begun. Asks nothing of it."""
+    return begun and not connection.closed and connection.pgconn.transaction_status == TransactionStatus.IDLE
+
+
+def refuse_ended(connection: Connection, *, begun: bool) -> None:
+    """Refuse to go on where the transaction is over."""
+    if has_ended(connection, begun=begun):
+        raise TransactionEnded(
+            "handler called something that ended its transaction: what it had written until then stands or falls "
+            "without its mark",
+            remedy=_REMEDY,
+        )
 
 
 class GuardedCursor(psycopg.Cursor[Any]):
@@ -59,6 +63,14 @@ class GuardedCursor(psycopg.Cursor[Any]):
     def executemany(self, query: Any, *args: Any, **kwargs: Any) -> None:
         refuse_control(query, "tx.executemany")
         super().executemany(query, *args, **kwargs)
+
+    def stream(self, query: Any, *args: Any, **kwargs: Any) -> Any:
+        refuse_control(query, "tx.stream")
+        return super().stream(query, *args, **kwargs)
+
+    def copy(self, statement: Any, *args: Any, **kwargs: Any) -> Any:
+        refuse_control(statement, "tx.copy")
+        return super().copy(statement, *args, **kwargs)
 
 
 class GuardedConnection(psycopg.Connection[Any]):
@@ -99,18 +111,16 @@ class GuardedConnection(psycopg.Connection[Any]):
     def _start_query(self) -> PQGen[None]:
         # psycopg begins a transaction here where none is open. While ours is, that would be one which the handler
         # left behind by some way round the guard: what follows would no longer commit with it.
-        if self.guarded and not self.fresh and self.pgconn.transaction_status == TransactionStatus.IDLE:
-            refuse("something that ended its transaction")
+        if self.guarded:
+            refuse_ended(self, begun=not self.fresh)
         self.fresh = False
         return super()._start_query()
 
 
 def settled(connection: Connection, *, begun: bool) -> None:
     """Refuse to go on where the server is no longer in the transaction that was begun, or can only roll it back."""
-    status = connection.pgconn.transaction_status
-    if status == TransactionStatus.IDLE and begun:
-        refuse("something that ended its transaction")
-    if status == TransactionStatus.INERROR:
+    refuse_ended(connection, begun=begun)
+    if connection.pgconn.transaction_status == TransactionStatus.INERROR:
         # Its COMMIT would be answered with a ROLLBACK, and no error.
         raise UsageError(
             "handler went on after a database error: the transaction can only be rolled back",

@@ -87,6 +87,22 @@ class PostgresInboxTx:
     def lost(self) -> bool:
         return self._hands.lost
 
+    @property
+    def over(self) -> bool:
+        return self._hands.over
+
+    @property
+    def mark(self) -> str | None:
+        return self._queue.mark
+
+    def committed(self, mark: str | None) -> bool:
+        with self._ours():
+            return self._queue.committed(mark)
+
+    def standing(self, rows: Sequence[Queued]) -> list[Queued]:
+        with self._ours():
+            return self._queue.standing(rows)
+
     def keep(self, messages: Sequence[Received]) -> Kept:
         if not messages:
             return Kept((), (), ())

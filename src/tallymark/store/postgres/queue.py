@@ -50,6 +50,7 @@ class Queue:
         self._consumer = consumer
         self._sql = load("tallymark.store.postgres", "queue.sql", schema)
         self._gate_passed = False
+        self.mark: str | None = None
 
     def any_queued(self) -> bool:
         self._pass_gate()
@@ -80,8 +81,8 @@ class Queue:
         found: list[int] = []
         locked: list[int] = []
         for found in together([row[0] for row in scan], bounds.apart):
-            locked = [row[0] for row in self._rows("claim_lock", keys=found, limit=at_once)]
-            if locked:
+            if rows := self._rows("claim_lock", keys=found, limit=at_once):
+                locked, self.mark = [row[0] for row in rows], rows[0][1]
                 break
         if not locked:
             return Claim((), found[-1] if found else after)
@@ -116,6 +117,14 @@ class Queue:
             self._rows("bury", **_failed(held))
         if passed := [f.queued for f in dead if not f.hold_key and f.queued.seq is not None]:
             self._rows("drop", **_places(passed))
+
+    def committed(self, mark: str | None) -> bool:
+        ((committed, self.mark),) = self._rows("committed", mark=mark)
+        return bool(committed)
+
+    def standing(self, rows: Sequence[Queued]) -> list[Queued]:
+        self._rows("lock_keys", keys=sorted({row.key_hash for row in rows}))
+        return [rows[n - 1] for (n,) in self._rows("standing", **_places(rows))]
 
     def quarantine(self, messages: Sequence[tuple[Received, str]]) -> None:
         if not messages:
@@ -161,7 +170,7 @@ class Queue:
 
     def _pass_gate(self) -> None:
         if not self._gate_passed:
-            self._rows("pass_gate")
+            ((_, self.mark),) = self._rows("pass_gate")
             self._gate_passed = True
 
     def _placed(self, failures: Sequence[Failed]) -> list[Failed]:

@@ -1,8 +1,9 @@
 -- name: pass_gate
 -- Shared by all who ask whether a key is held and then apply beside the queue, and by all who queue; an operator who puts
 -- a message back takes it alone. Without it a later message of the key could be applied, or be given a place before it,
--- between his look and his commit.
-select pg_advisory_xact_lock_shared(hashtextextended('{schema} gate ' || %(consumer)s, 0))
+-- between his look and his commit. By its number a transaction is known to `committed`.
+select pg_advisory_xact_lock_shared(hashtextextended('{schema} gate ' || %(consumer)s, 0)),
+       pg_current_xact_id_if_assigned()::text
 
 -- name: any_queued
 select exists (select from {schema}.queue where consumer = %(consumer)s)
@@ -45,14 +46,30 @@ limit %(candidates)s
 
 -- name: claim_lock
 -- In a statement of its own: what it locks is read by the next one, with a snapshot taken after the lock. The name of
--- schema and consumer is in the lock's key: two consumers do not stand in each other's way.
-select k.key_hash from unnest(%(keys)s::bigint[]) k(key_hash)
+-- schema and consumer is in the lock's key: two consumers do not stand in each other's way. The transaction gets its
+-- number now, a moment before it writes: by that it is known to `committed`.
+select k.key_hash, pg_current_xact_id()::text from unnest(%(keys)s::bigint[]) k(key_hash)
  where pg_try_advisory_xact_lock(hashtextextended('{schema} ' || %(consumer)s, k.key_hash))
  limit %(limit)s
 
 -- name: lock_key
 -- As a worker does, but waiting for it.
 select pg_advisory_xact_lock(hashtextextended('{schema} ' || %(consumer)s, %(key_hash)s))
+
+-- name: lock_keys
+-- In rising order: two who wait for the same do not wait for each other.
+select count(pg_advisory_xact_lock(hashtextextended('{schema} ' || %(consumer)s, k.key_hash)))
+  from (select unnest(%(keys)s::bigint[])) k(key_hash)
+
+-- name: standing
+select k.n from unnest(%(keys)s::bigint[], %(seqs)s::bigint[]) with ordinality k(key_hash, seq, n)
+ where exists (select from {schema}.queue q where q.consumer = %(consumer)s and q.key_hash = k.key_hash
+                  and q.seq = k.seq and q.state <> 'dead')
+ order by k.n
+
+-- name: committed
+-- Of an earlier transaction; and this one's own number, for whoever asks after it.
+select pg_xact_status(%(mark)s::xid8) = 'committed', pg_current_xact_id()::text
 
 -- name: claim_read
 -- The lowest unfinished rows of the keys that are now ours, each key cut off before its first row that is dead, due
