@@ -88,3 +88,17 @@ class OutcomeUnknown(Problem):
 
 class Inconsistent(Problem):
     """Two records that must agree do not. The part concerned stops and says what was found."""
+
+
+def said(error: BaseException) -> str:
+    """Class and message of anybody's error, whatever asking it for its message raises."""
+    text = text_of(error)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def text_of(error: object) -> str:
+    """What it says of itself; nothing where it cannot: an application's own error must not stop what reports it."""
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - its class is still known
+        return ""

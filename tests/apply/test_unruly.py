@@ -90,6 +90,27 @@ def test_nothing_that_a_handler_raises_ends_the_thread(
         assert failure.again_in_s == 1.0
 
 
+class Mute(Exception):
+    """As one whose __init__ was not called, or whose fields hold what has no text."""
+
+    def __str__(self) -> str:
+        raise AttributeError("no text")
+
+
+def test_an_error_that_cannot_say_what_it_is_fails_its_message_alone(ground: Ground) -> None:
+    @ground.handler("transfers")
+    def apply(message: Message, tx: Any) -> None:
+        if message.value == "bad":
+            raise Mute
+        effect(tx, message.value)
+
+    rows = [queued(1), queued("bad", key=b"bob"), queued(2)]
+    (failure,) = ground.settle(*rows).failed
+    assert (failure.queued, failure.reason) == (rows[1], "Mute")
+    assert "Mute" in failure.traceback
+    assert ground.effects() == ["1", "2"]
+
+
 def test_a_person_can_still_stop_it(ground: Ground) -> None:
     @ground.handler("transfers")
     def apply(message: Message, tx: Any) -> None:

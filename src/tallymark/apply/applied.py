@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tallymark.apply.failure import said
-from tallymark.errors import Problem, TransactionEnded
+from tallymark.errors import Problem, TransactionEnded, said
 from tallymark.inbox.ports import Application, Failed, Queued
 
 

@@ -17,12 +17,12 @@ from collections.abc import Callable, Mapping, Sequence
 
 from tallymark.apply.applied import Applied, HandlerFailed, HandlerHung, TransactionBroken
 from tallymark.apply.calling import Ready, call_list, call_one, ended
-from tallymark.apply.failure import Verdict, failed, said, verdict_of
+from tallymark.apply.failure import Verdict, failed, verdict_of
 from tallymark.apply.handlers import Handler, Handlers
 from tallymark.apply.incoming import Message
 from tallymark.apply.rate import Bucket, Pace
 from tallymark.apply.watch import Clock, Watch
-from tallymark.errors import TransactionEnded
+from tallymark.errors import TransactionEnded, said
 from tallymark.inbox.identity import KeyHashes, key_hash
 from tallymark.inbox.ports import Application, Failed, InboxTx, Queued, Received
 from tallymark.lifecycle import ApplicationOutcome

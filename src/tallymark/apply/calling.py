@@ -11,7 +11,7 @@ from tallymark.apply.incoming import Message
 from tallymark.apply.schemes import Promised
 from tallymark.apply.watch import Watch
 from tallymark.crashpoint import reached
-from tallymark.errors import OutcomeUnknown, Problem, UsageError
+from tallymark.errors import OutcomeUnknown, Problem, UsageError, said
 from tallymark.inbox.ports import InboxTx, Queued
 from tallymark.lifecycle import ApplicationOutcome
 
@@ -111,5 +111,4 @@ def ended(handler: Handler, error: BaseException) -> Problem:
     """
     if isinstance(error, SystemExit):
         return Problem(f"the handler {handler.name} called sys.exit({error.code!r})")
-    kind, text = type(error).__name__, str(error)
-    return Problem(f"the handler {handler.name} raised {kind}{': ' if text else ''}{text}")
+    return Problem(f"the handler {handler.name} raised {said(error)}")

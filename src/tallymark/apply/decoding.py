@@ -16,7 +16,7 @@ from typing import Any
 
 from tallymark.apply.incoming import content_type_of, headers_of
 from tallymark.apply.shapes import Misfit, converter_of
-from tallymark.errors import Problem, UsageError
+from tallymark.errors import Problem, UsageError, said
 from tallymark.inbox.ports import Received
 
 Decode = Callable[..., Any]
@@ -111,8 +111,7 @@ def _by_dataclass(model: type) -> Decoder:
         except DecodeFailed:
             raise
         except Exception as error:  # noqa: BLE001 - the model's own __post_init__
-            said = f"{model.__name__} refuses the value: {type(error).__name__}: {error}"
-            raise DecodeFailed(said) from None
+            raise DecodeFailed(f"{model.__name__} refuses the value: {said(error)}") from None
 
     return decoded
 
@@ -135,7 +134,7 @@ def _by_function(topic: str, decode: Decode) -> Decoder:
         except Exception as error:
             if _from_outside(error):
                 raise
-            raise DecodeFailed(f"decode= refuses the value: {type(error).__name__}: {error}") from error
+            raise DecodeFailed(f"decode= refuses the value: {said(error)}") from error
 
     return decoded
 
@@ -165,12 +164,12 @@ def _json(value: bytes, parse: Callable[[str], Any]) -> Any:
     try:
         return parse(text[1:] if text.startswith("\ufeff") else text)
     except json.JSONDecodeError as error:
-        said = f"the value is not JSON: {error.msg} at line {error.lineno}, column {error.colno}"
+        what = f"the value is not JSON: {error.msg} at line {error.lineno}, column {error.colno}"
     except RecursionError:
-        said = "the value is JSON that is nested too deeply"
+        what = "the value is JSON that is nested too deeply"
     except ValueError as error:
-        said = f"the value is not JSON that can be used: {error}"
-    raise DecodeFailed(said)
+        what = f"the value is not JSON that can be used: {error}"
+    raise DecodeFailed(what)
 
 
 def _utf8(value: bytes) -> str:

@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Iterator
 
 from tallymark.apply.decoding import DecodeFailed
-from tallymark.errors import OutcomeUnknown, Stale, TallymarkError, Unreachable, UsageError
+from tallymark.errors import OutcomeUnknown, Stale, TallymarkError, Unreachable, UsageError, text_of
 from tallymark.inbox.ports import Failed, Queued
 from tallymark.observe.masking import mask
 from tallymark.policy import Backoff
@@ -115,25 +115,11 @@ def constraint_of(error: BaseException) -> str | None:
     return None
 
 
-def said(error: BaseException) -> str:
-    """Class and message, whatever asking for the message raises."""
-    text = _text(error)
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
-
-
-def _text(error: object) -> str:
-    """What it says of itself; nothing where it cannot. An application's own error must not stop its partition."""
-    try:
-        return str(error)
-    except Exception:  # noqa: BLE001 - its class is still known
-        return ""
-
-
 def sentence(error: BaseException) -> str:
     """Class and message in one line, without secrets, cut where it gets long."""
     # SQLAlchemy's own text carries the statement and its parameters; the driver's says what was wrong.
     told = getattr(error, "orig", None) or error
-    text = " ".join(_text(told)[: 10 * SENTENCE_LENGTH].split())
+    text = " ".join(text_of(told)[: 10 * SENTENCE_LENGTH].split())
     whole = f"{type(error).__name__}: {text}" if text else type(error).__name__
     text = mask(whole[: SENTENCE_LENGTH + _MARGIN]).replace("\0", "␀")
     return text if len(text) <= SENTENCE_LENGTH else text[: SENTENCE_LENGTH - 1] + "…"

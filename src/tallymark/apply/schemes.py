@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from tallymark.apply.failure import constraint_of, sqlstate_of
 from tallymark.apply.incoming import Message
-from tallymark.errors import UsageError
+from tallymark.errors import UsageError, said
 from tallymark.inbox.ports import InboxTx
 
 _UNIQUE_VIOLATION = "23505"
@@ -201,6 +201,4 @@ def _asked(function: Callable[[Message], Any], name: str, message: Message) -> A
     try:
         return function(message)
     except Exception as error:
-        raise UsageError(
-            f"Version({name}=…) failed: {type(error).__name__}: {error}", remedy=_EXAMPLES[name]
-        ) from error
+        raise UsageError(f"Version({name}=…) failed: {said(error)}", remedy=_EXAMPLES[name]) from error

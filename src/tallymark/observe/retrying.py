@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import random
 
-from tallymark.errors import Problem, TallymarkError
+from tallymark.errors import Problem, TallymarkError, said
 from tallymark.policy import Backoff
 
 
@@ -13,7 +13,7 @@ def told_again(
     log: logging.Logger, error: Exception, backoff: Backoff, attempt: int, *, action: str, who: str = ""
 ) -> tuple[float, str]:
     """How many seconds to wait before the next try, and what stands in the way; the log has both."""
-    known = error if isinstance(error, TallymarkError) else Problem(f"{type(error).__name__}: {error}")
+    known = error if isinstance(error, TallymarkError) else Problem(said(error))
     delay = backoff.delay(max(1, attempt), random.random())  # noqa: S311 - jitter is no secret
     log.warning(
         "%stries again in %.1f s: %s",
