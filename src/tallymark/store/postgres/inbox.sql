@@ -163,3 +163,8 @@ returning version
 -- name: announce
 -- A dead letter's copy, added to the outbox of this same database.
 select {schema}.outbox_add(%(topic)s, %(value)s::bytea, %(key)s::bytea, %(headers)s::json)
+
+-- name: note_no_copy
+update {schema}.dead_letters set reason = reason || %(said)s
+ where consumer = %(consumer)s and source = %(source)s and id = %(id)s and topic = %(topic)s
+   and partition = %(partition)s and "offset" is not distinct from %(offset)s

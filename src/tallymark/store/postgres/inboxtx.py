@@ -7,7 +7,6 @@ begin again and tell apart what is new, what was kept before and what carries an
 from __future__ import annotations
 
 import hashlib
-import json
 import uuid
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -32,6 +31,7 @@ from tallymark.inbox.ports import (
     StalePositions,
 )
 from tallymark.store.postgres.connection import Connection, explain, is_gone, place_of
+from tallymark.store.postgres.deadcopy import DeadCopies
 from tallymark.store.postgres.handed import Hands, ours
 from tallymark.store.postgres.inboxcopy import APPLICATIONS, INBOX, application_pieces, inbox_pieces
 from tallymark.store.postgres.queue import Queue
@@ -71,8 +71,12 @@ class PostgresInboxTx:
         self._schema = schema
         self._consumer = consumer
         self._lease_s = lease_s
-        self._dead_letter_topic = dead_letter_topic
         self._sql = load("tallymark.store.postgres", "inbox.sql", schema)
+        self._copies = (
+            None
+            if dead_letter_topic is None
+            else DeadCopies(connection, self._sql, consumer=consumer, topic=dead_letter_topic)
+        )
         self._queue = Queue(connection, schema=schema, consumer=consumer)
         self._written = False
         self._kept: Counter[Place] = Counter()
@@ -151,8 +155,10 @@ class PostgresInboxTx:
     def fail(self, failures: Sequence[Failed]) -> None:
         with self._writing():
             self._queue.fail(failures)
-            if self._dead_letter_topic is not None:
-                self._announce([each for each in failures if each.again_in_s is None])
+            if self._copies is not None:
+                for each in failures:
+                    if each.again_in_s is None:
+                        self._copies.add(each)
 
     def quarantine(self, messages: Sequence[tuple[Received, str]]) -> None:
         with self._writing():
@@ -217,29 +223,6 @@ class PostgresInboxTx:
 
     def settle_handed(self, *, check: bool = False) -> None:
         self._hands.settle(check=check)
-
-    def _announce(self, dead: Sequence[Failed]) -> None:
-        """A copy of each dead letter for a topic, through the outbox: sent once, if and only if it died."""
-        for each in dead:
-            message = each.queued.message
-            about = {
-                "ce_source": message.source,
-                "ce_type": "tallymark.dead",
-                "tm_dead_consumer": self._consumer,
-                "tm_dead_id": message.named or str(message.id),
-                "tm_dead_from": f"{message.topic}/{message.partition}/{message.offset}",
-                "tm_dead_attempts": str(each.queued.attempts + 1),
-                "tm_dead_reason": each.reason,
-            }
-            ours(self._connection).execute(
-                self._sql["announce"],
-                {
-                    "topic": self._dead_letter_topic,
-                    "value": message.value,
-                    "key": message.key,
-                    "headers": json.dumps(about, ensure_ascii=False),
-                },
-            )
 
     def _keep_all(self, messages: Sequence[Received]) -> Kept:
         try:
