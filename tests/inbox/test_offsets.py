@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
+import confluent_kafka
 import pytest
 
 from tallymark.broker import offsets
@@ -19,6 +22,25 @@ from tests.conftest import MakeTopic
 from tests.inbox.ground import Ground
 from tests.leaders import leader_of
 from tests.waiting import wait_for
+
+
+def send_with_header(servers: str, topic: str, name: bytes) -> None:
+    """By the library beneath the client, which takes any bytes for a name; the client itself takes text."""
+    (path,) = Path(confluent_kafka.__file__).parent.with_suffix(".libs").glob("librdkafka*")
+    library = ctypes.CDLL(str(path))
+    library.rd_kafka_conf_new.restype = library.rd_kafka_new.restype = ctypes.c_void_p
+    said = ctypes.create_string_buffer(500)
+    settings = ctypes.c_void_p(library.rd_kafka_conf_new())
+    library.rd_kafka_conf_set(settings, b"bootstrap.servers", servers.encode(), said, 500)
+    producer = ctypes.c_void_p(library.rd_kafka_new(0, settings, said, 500))
+    one = ctypes.c_size_t(1)
+    # Topic, value, a flag that copies it, a header; 0 ends the list.
+    library.rd_kafka_producev(
+        *(producer, 1, ctypes.c_char_p(topic.encode()), 4, ctypes.c_char_p(b"v"), one, 7, 2),
+        *(9, ctypes.c_char_p(name), ctypes.c_char_p(b"x"), one, 0),
+    )
+    assert library.rd_kafka_flush(producer, 30_000) == 0
+    library.rd_kafka_destroy(producer)
 
 
 class Beginning:
@@ -121,3 +143,29 @@ def test_a_topic_that_was_deleted_holds_nothing_back(inbox_ground: Ground, admin
     inbox_ground.send(5)
     starts = log_starts(admin, InboxOperators(inbox_ground.url).status())
     assert starts == {(inbox_ground.topic, n): 0 for n in range(3)} | {("deleted-long-ago", 0): 2**63 - 1}
+
+
+def test_headers_that_cannot_be_read_stop_there_and_not_the_process(
+    cluster: LocalCluster, make_topic: MakeTopic
+) -> None:
+    """C9: a name that is not UTF-8 made the client raise, in every process that came to it."""
+    topic = make_topic(1)
+    for name in (b"good", b"\xff\xfe", b"good"):
+        send_with_header(cluster.bootstrap_servers, topic, name)
+    log = KafkaLog({"bootstrap.servers": cluster.bootstrap_servers}, group=f"group-{topic}")
+    seen: list[int | None] = []
+    unreadable: dict[Place, tuple[int, str]] = {}
+
+    def look() -> bool:
+        polled = log.poll(100, 0.2)
+        seen.extend(each.offset for each in polled.messages)
+        unreadable.update(polled.unreadable)
+        return len(seen) == 2
+
+    try:
+        log.assign([(topic, 0)], Beginning())
+        wait_for(look, what="what can be read is read")
+    finally:
+        log.close()
+    assert seen == [0, 2]
+    assert unreadable[topic, 0][0] == 1

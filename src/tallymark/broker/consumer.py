@@ -152,11 +152,17 @@ class KafkaLog:
                 self._said(record, error, ends, lost, unreadable)
                 continue
             topic, partition, key, value = record.topic(), record.partition(), record.key(), record.value()
+            try:
+                headers = record.headers()
+            except Exception as met:  # noqa: BLE001 - the client has no word for it: a name that is not UTF-8
+                # Not asked again: the client then gives out what is no object at all.
+                at = record.offset()
+                said = f"what stands at offset {at} cannot be read: its headers: {met}"
+                unreadable.setdefault((topic, partition), (at, said))
+                continue
             size += (len(key) if key else 0) + (len(value) if value else 0)
             messages.append(
-                received(
-                    topic, partition, record.offset(), key, value, record.headers(), record.timestamp()[1]
-                )
+                received(topic, partition, record.offset(), key, value, headers, record.timestamp()[1])
             )
             last[topic, partition] = record
         size += _ROW_BYTES * len(messages)
