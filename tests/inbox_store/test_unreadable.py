@@ -12,6 +12,7 @@ from tallymark.inbox.custody import Custody
 from tallymark.inbox.handover import Handover
 from tallymark.inbox.logport import Log, Polled
 from tallymark.inbox.receiver import Receiver, readable
+from tallymark.inbox.stride import Stride
 from tallymark.store.postgres.inboxstore import PostgresInboxStore
 from tests.inbox_store.conftest import message, taken
 
@@ -52,7 +53,9 @@ def test_what_lies_before_it_is_kept_first(store: PostgresInboxStore) -> None:
     config = InboxConfig("ledger", ("transfers",), owner="me")
     kafka = cast(Log, Script(Polled([message(0), message(1)], {PLACE: 2}, {}, {}, 100, BAD)))
     custody = Custody(store, kafka, book, handover, config)
-    receiver = Receiver(kafka, book, custody, handover, config, at_most=10, held_back=threading.Event())
+    receiver = Receiver(
+        kafka, book, custody, handover, config, stride=Stride(10, 2.0), held_back=threading.Event()
+    )
     assert receiver.run_once() == 2
     assert store.positions()[PLACE].halted is None, "what was read is not kept yet"
     batch = handover.take(0)

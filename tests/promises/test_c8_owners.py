@@ -15,6 +15,7 @@ from tallymark.inbox.custody import Custody
 from tallymark.inbox.handover import Handover
 from tallymark.inbox.ports import Instance, Received
 from tallymark.inbox.receiver import Receiver
+from tallymark.inbox.stride import Stride
 from tallymark.store.postgres.inboxstore import PostgresInboxStore
 from tests.deleting import deleted
 from tests.inbox.ground import Ground
@@ -41,7 +42,9 @@ def test_a_place_that_waits_through_a_rebalance_is_read_from_its_position(inbox_
         }
     )
     custody = Custody(store, kafka, book, handover, config)
-    receiver = Receiver(kafka, book, custody, handover, config, at_most=100, held_back=threading.Event())
+    receiver = Receiver(
+        kafka, book, custody, handover, config, stride=Stride(100, 2.0), held_back=threading.Event()
+    )
     try:
         kafka.join(config.topics, custody)
         wait_for(lambda: receiver.run_once() >= 0 and _handed(handover) == 60, what="all is read ahead")

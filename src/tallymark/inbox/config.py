@@ -37,6 +37,8 @@ class InboxConfig:
     lease_s: float = 10.0
     batch_messages: int = 10_000
     batch_bytes: int = 8 * 2**20
+    # How long keeping a batch should take: well below what a revoked partition waits, and what ends a process.
+    batch_s: float = 2.0
     # How long a revoked partition's batch may take to finish before it is left to the epoch.
     revoke_s: float = 10.0
     backoff: Backoff = field(default_factory=lambda: Backoff(first_s=0.1, cap_s=5.0))

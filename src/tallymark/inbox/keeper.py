@@ -22,7 +22,7 @@ from tallymark.apply.applier import Applied, Applier, HandlerFailed, HandlerHung
 from tallymark.apply.failure import Verdict, is_deferred_violation, verdict_of
 from tallymark.apply.watch import Watch
 from tallymark.crashpoint import reached
-from tallymark.errors import TallymarkError
+from tallymark.errors import OutcomeUnknown, TallymarkError
 from tallymark.inbox.book import Book
 from tallymark.inbox.config import InboxConfig
 from tallymark.inbox.handover import Batch
@@ -59,6 +59,21 @@ class Outcome:
     @property
     def dead(self) -> int:
         return sum(each.again_in_s is None for each in self.failures)
+
+
+@dataclass(slots=True)
+class _Tries:
+    """What was met so far in keeping what is at hand."""
+
+    careful: bool
+    # In a row: errors that were waited out, deadlocks of one message alone, connections lost in mid-transaction.
+    waited: int = 0
+    transient: int = 0
+    lost: int = 0
+
+    def over(self) -> None:
+        """It was kept."""
+        self.waited = self.transient = self.lost = 0
 
 
 class Keeper:
@@ -98,8 +113,7 @@ class Keeper:
         """Keep all of a batch that is still ours; returns when it is committed, or no longer ours."""
         outcome = Outcome()
         todo = deque([batch])
-        careful = bool(self.suspects)
-        attempt = transient = 0
+        tries = _Tries(careful=bool(self.suspects))
         while todo and not self._stop.is_set() and not self.watch.is_abandoned():
             part = todo[0].only(self._book.ours(todo[0].epochs))
             if not part.ends:
@@ -107,39 +121,24 @@ class Keeper:
                 continue
             moves = self._moves(part)
             try:
-                self._transact(part, moves, outcome, careful=careful)
+                self._transact(part, moves, outcome, careful=tries.careful)
             except (HandlerFailed, TransactionBroken) as failed:
                 log.info(
                     "a handler failed, the batch runs again: %s", failed, extra={"action": "inbox.rerun"}
                 )
                 self._salvage(failed, outcome)
-                careful = True
+                tries.careful = True
                 outcome.reruns += 1
             except StalePositions as stale:
                 if not self.watch.is_abandoned() and self._settled(part, moves, outcome, stale.places):
                     todo.popleft()
             except Exception as error:  # noqa: BLE001 - each kind is dealt with; none skips a message
-                verdict = verdict_of(error)
                 if self.watch.is_abandoned():
                     break  # another thread has this batch now: whatever we met is ours alone
-                if verdict is Verdict.TRANSIENT:
-                    outcome.reruns += 1
-                    transient += 1
-                    todo.popleft()
-                    todo.extendleft(reversed(self._again(part, transient)))
-                    careful = careful or self._patience_over
-                    continue
-                if not careful and is_deferred_violation(error):
-                    # A constraint that is checked at the commit: looked at after each message it says whose it is.
-                    careful = True
-                    outcome.reruns += 1
-                    continue
-                attempt += 1
-                self._wait_out(error, attempt)
-                if verdict is Verdict.LOST and self._settled(part, moves, outcome):
-                    todo.popleft()
+                todo.popleft()
+                todo.extendleft(reversed(self._again(error, part, moves, tries, outcome)))
             else:
-                attempt = transient = 0
+                tries.over()
                 self._patience_over = False
                 self.trouble = None
                 self._committed(part, outcome)
@@ -148,14 +147,40 @@ class Keeper:
         self._alone = False
         return outcome
 
-    def _again(self, part: Batch, times: int) -> list[Batch]:
+    def _again(
+        self, error: Exception, part: Batch, moves: Sequence[Move], tries: _Tries, outcome: Outcome
+    ) -> Sequence[Batch]:
+        """What is left to do of a part that was not committed, after a moment: all of it, its halves, or nothing."""
+        verdict = verdict_of(error)
+        if verdict is Verdict.TRANSIENT:
+            outcome.reruns += 1
+            return self._deadlocked(part, tries)
+        if not tries.careful and is_deferred_violation(error):
+            # A constraint that is checked at the commit: looked at after each message it says whose it is.
+            tries.careful = True
+            outcome.reruns += 1
+            return [part]
+        tries.waited += 1
+        self._wait_out(error, tries.waited)
+        if verdict is not Verdict.LOST:
+            return [part]
+        if self._settled(part, moves, outcome):
+            return []
+        # Lost on the way, and not for want of a database: something may end what takes long (transaction_timeout).
+        tries.lost += isinstance(error, OutcomeUnknown)
+        return part.halves() if tries.lost > 1 and len(part.messages) > 1 else [part]
+
+    def _deadlocked(self, part: Batch, tries: _Tries) -> Sequence[Batch]:
         """A deadlock or a serialization failure: in halves, after a moment; one message alone not for ever."""
-        self._stop.wait(self._config.backoff.delay(times, random.random()) / 10)  # noqa: S311 - jitter is no secret
+        # Counted from where it stands alone: how often a batch had to be halved says nothing of it (pitfall 27).
+        tries.transient = tries.transient + 1 if len(part.messages) <= 1 else 0
+        delay = self._config.backoff.delay(max(1, tries.transient), random.random())  # noqa: S311 - jitter is no secret
+        self._stop.wait(delay / 10)
         if len(part.messages) > 1:
-            return list(part.halves())
-        if times > PATIENCE and part.messages:
+            return part.halves()
+        if tries.transient > PATIENCE and part.messages:
             # Whatever raises it, it is not two of us in each other's way: it counts as a failed attempt.
-            self._patience_over = True
+            tries.careful = self._patience_over = True
         return [part]
 
     def _moves(self, part: Batch) -> list[Move]:

@@ -20,6 +20,7 @@ from tallymark.inbox.custody import Custody
 from tallymark.inbox.handover import Batch, Handover
 from tallymark.inbox.logport import Log, Polled
 from tallymark.inbox.ports import Place
+from tallymark.inbox.stride import Stride
 
 log = logging.getLogger("tallymark.inbox")
 
@@ -54,7 +55,7 @@ class Receiver:
         handover: Handover,
         config: InboxConfig,
         *,
-        at_most: int,
+        stride: Stride,
         held_back: threading.Event,
     ) -> None:
         self._kafka = kafka
@@ -65,8 +66,8 @@ class Receiver:
         self._held_back = held_back  # an operator paused this consumer
         self._paused: set[Place] = set()
         self._was_held_back = False
-        self._at_most = at_most
-        self._ask = min(_FIRST_ASK, at_most)
+        self._stride = stride
+        self._ask = min(_FIRST_ASK, stride.fitting)
         # Ends that were seen without messages, and the epochs under which they were.
         self._markers: dict[Place, tuple[int, int]] = {}
         self._markers_since = 0.0
@@ -77,7 +78,7 @@ class Receiver:
     def run_once(self, timeout_s: float = _POLL_S) -> int:
         """One look; gives back how many messages were handed over."""
         self._pause_or_resume()
-        polled = self._kafka.poll(self._ask, timeout_s)
+        polled = self._kafka.poll(min(self._ask, self._stride.fitting), timeout_s)
         now = time.monotonic()
         if polled.lost:
             self._custody.misplaced(polled.lost)
@@ -173,7 +174,7 @@ class Receiver:
         if polled.messages:
             average = max(1, polled.bytes // len(polled.messages))
             fitting = max(1, self._config.batch_bytes // average)
-            self._ask = min(self._at_most, fitting, self._ask * 4)
+            self._ask = min(self._stride.fitting, fitting, self._ask * 4)
 
 
 def readable(polled: Polled, bad: Mapping[Place, int]) -> Polled:

@@ -29,6 +29,7 @@ from tallymark.inbox.ports import InboxStore, Instance, Place
 from tallymark.inbox.pulse import Pulse
 from tallymark.inbox.receiver import Receiver
 from tallymark.inbox.screening import Screen
+from tallymark.inbox.stride import Stride
 from tallymark.inbox.tallies import Tallies
 from tallymark.inbox.workers import Noticed, Worker
 from tallymark.observe.metrics import Metrics
@@ -60,6 +61,7 @@ class Station:
         self._control = stores("control")
         self._book = Book()
         self._handover = Handover(config.batch_bytes)
+        self._stride = Stride(self._at_most(), config.batch_s)
         self._crew = Crew()
         self._woken = threading.Condition()
         # Set when what was begun is to be left as it is.
@@ -101,7 +103,7 @@ class Station:
             custody,
             self._handover,
             config,
-            at_most=self._at_most(),
+            stride=self._stride,
             held_back=self._held_back,
         )
         self._pulse = pulse = Pulse(
@@ -225,6 +227,7 @@ class Station:
             if hand.watch.is_abandoned():
                 break  # whoever took our place has this batch now
             self._after(outcome)
+            self._stride.took(len(batch.messages), time.monotonic() - began)
             self._handover.done(batch)
             self._tallies.kept(outcome, batch.messages, time.monotonic() - began)
         hand.store.close()

@@ -179,9 +179,10 @@ class Worker:
             return True
         if verdict_of(error) is not Verdict.TRANSIENT:
             return False
-        self._transient += 1
+        # Counted from where one stands alone: how often a claim had to be halved says nothing of it.
+        self._transient = self._transient + 1 if len(self._claimed) == 1 else 0
         self._rows = max(1, self._rows // 2)
-        if self._transient > PATIENCE and len(self._claimed) == 1:
+        if self._transient > PATIENCE:
             # Whatever raises it, it is not two of us in each other's way: it counts as a failed attempt.
             self._patience_over = True
         return True

@@ -1,0 +1,153 @@
+"""A batch that cannot be kept as a whole is kept in parts, and none of its messages pays for that (pitfall 27)."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any, cast
+
+import psycopg
+import pytest
+
+from tallymark.apply.applier import Applier
+from tallymark.apply.handlers import Handlers
+from tallymark.apply.incoming import Message
+from tallymark.inbox.book import Book
+from tallymark.inbox.config import InboxConfig
+from tallymark.inbox.custody import Custody
+from tallymark.inbox.handover import Batch, Handover
+from tallymark.inbox.identity import key_hash
+from tallymark.inbox.keeper import PATIENCE, Keeper, Outcome
+from tallymark.inbox.logport import Log, Polled
+from tallymark.inbox.ports import Queued
+from tallymark.inbox.receiver import Receiver
+from tallymark.inbox.screening import Screen
+from tallymark.inbox.stride import Stride
+from tallymark.inbox.workers import Noticed, Worker
+from tallymark.policy import Backoff
+from tallymark.store.postgres.inboxstore import PostgresInboxStore
+from tests.inbox_store.conftest import message, query, taken
+from tests.inbox_store.test_unreadable import Script
+
+COUNT = 64
+CONFIG = InboxConfig("ledger", ("transfers",), backoff=Backoff(first_s=0.001, cap_s=0.002))
+Handle = Callable[[Message, Any], None]
+
+
+@pytest.fixture
+def stop() -> Iterator[threading.Event]:
+    """Set after a while, so that what does not end by itself is seen."""
+    event = threading.Event()
+    timer = threading.Timer(30, event.set)
+    timer.start()
+    yield event
+    timer.cancel()
+
+
+def applier(handle: Handle) -> Applier:
+    handlers = Handlers()
+    handlers.handler("transfers", attempts=2)(handle)
+    return Applier(handlers)
+
+
+def keep(store: PostgresInboxStore, handle: Handle, stop: threading.Event) -> Outcome:
+    (position,) = taken(store)
+    book, place = Book(), position.place
+    book.take(position)
+    apply, now = applier(handle), datetime.now(UTC)
+    screen = Screen(apply.needs_saved_id, now - timedelta(days=1), now)
+    keeper = Keeper(store, apply, book, screen, CONFIG, stop)
+    batch = [message(n, key=b"%d" % n) for n in range(COUNT)]
+    outcome = keeper.run_once(Batch(batch, {place: 0}, {place: COUNT}, {}, {place: position.epoch}))
+    assert store.positions()[place].next_offset == COUNT
+    return outcome
+
+
+def work(store: PostgresInboxStore, handle: Handle, stop: threading.Event) -> None:
+    rows = [
+        Queued(m, key_hash(m.topic, m.key, m.id)) for m in (message(n, key=b"%d" % n) for n in range(COUNT))
+    ]
+    with store.begin() as tx:
+        tx.keep([row.message for row in rows])
+        tx.enqueue(rows)
+    worker = Worker(store, applier(handle), CONFIG, stop, held_back=threading.Event(), noticed=Noticed())
+    while not stop.is_set():
+        done = worker.run_round()
+        if done is not None and not done.claimed:
+            return
+    raise AssertionError("it does not end")
+
+
+@pytest.mark.parametrize("run", [keep, work])
+def test_a_deadlock_counts_from_where_its_message_stands_alone(
+    store: PostgresInboxStore, ledger: str, stop: threading.Event, run: Callable[..., Any]
+) -> None:
+    """It takes so many halvings until then that patience would be over at the first one."""
+    met: list[Message] = []
+
+    def handle(message: Message, _tx: Any) -> None:
+        if len(met) < PATIENCE + 3:  # whichever comes first: halved again and again, it is the first one
+            met.append(message)
+            raise psycopg.errors.DeadlockDetected("two of us in each other's way")
+
+    run(store, handle, stop)
+    assert len(met) == PATIENCE + 3
+    assert query(ledger, "select count(*), max(attempt) from tallymark.applications") == [(COUNT, 1)]
+
+
+def test_what_is_ended_because_it_takes_long_is_kept_in_parts(
+    store: PostgresInboxStore, ledger: str, stop: threading.Event
+) -> None:
+    """As transaction_timeout does: the same batch would be ended every time, and stop its partition."""
+    calls: Counter[str] = Counter()
+
+    def handle(_message: Message, tx: Any) -> None:
+        ((transaction,),) = tx.execute("select pg_current_xact_id()::text").fetchall()
+        calls[transaction] += 1
+        if calls[transaction] > COUNT // 4:
+            tx.execute("select pg_terminate_backend(pg_backend_pid())")
+
+    outcome = keep(store, handle, stop)
+    assert (outcome.applied, outcome.failed) == (COUNT, 0)
+    assert query(ledger, "select count(*) from tallymark.applications") == [(COUNT,)]
+
+
+def test_a_batch_is_as_large_as_its_time() -> None:
+    stride = Stride(10_000, 2.0)
+    stride.took(500, 25.0)  # 50 ms each
+    assert stride.fitting == 40
+    stride.took(40, 2.0)
+    assert stride.fitting == 40
+    stride.took(3, 0.001)
+    assert stride.fitting == 40, "a few say nothing of how many would fit"
+    stride.took(40, 0.5)
+    assert stride.fitting == 80
+    for _ in range(9):
+        stride.took(stride.fitting, 0.1)
+    assert stride.fitting == 10_000
+    stride.took(1, 500.0)
+    assert stride.fitting == 1
+
+
+class Asked(Script):
+    """A client that notes how many it was asked for."""
+
+    asked = 0
+
+    def poll(self, max_messages: int, timeout_s: float) -> Polled:
+        self.asked = max_messages
+        return super().poll(max_messages, timeout_s)
+
+
+def test_no_more_is_read_than_fits(store: PostgresInboxStore) -> None:
+    book, handover, kafka, stride = Book(), Handover(1 << 20), Asked(), Stride(10_000, 2.0)
+    log = cast(Log, kafka)
+    custody = Custody(store, log, book, handover, CONFIG)
+    receiver = Receiver(log, book, custody, handover, CONFIG, stride=stride, held_back=threading.Event())
+    receiver.run_once()
+    assert kafka.asked == 500
+    stride.took(500, 25.0)
+    receiver.run_once()
+    assert kafka.asked == 40
