@@ -184,6 +184,19 @@ def test_offsets_where_there_is_no_position_and_each_source_for_itself(ground: G
     assert outcomes(ground, *rows) == [APPLIED, APPLIED, OLDER, APPLIED]
 
 
+def test_a_key_that_moved_to_another_partition_is_not_older_for_ever(ground: Ground) -> None:
+    """Partitions were added: its offsets begin again where it stands now, and mean nothing to those before."""
+    level(ground, Version())
+    foreign = {"position": None, "source": "kafka:stock"}
+    rows = [
+        stock(1, offset=5000, partition=2, **foreign),
+        stock(2, offset=3, partition=7, **foreign),
+        stock(3, offset=2, partition=7, **foreign),
+        stock(4, offset=4999, partition=2, **foreign),
+    ]
+    assert outcomes(ground, *rows) == [APPLIED, APPLIED, OLDER, OLDER]
+
+
 def test_a_business_version(ground: Ground) -> None:
     level(ground, Version(of=lambda message: message.value["rev"]))
     rows = [stock(1, rev=3), stock(2, rev=2, source="/other"), stock(3, rev=4, source="/other")]

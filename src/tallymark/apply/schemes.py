@@ -175,8 +175,12 @@ class Version:
                 f"message {message.id} has no key, so that it is no version of anything",
                 remedy="let its producer give a key, or use another scheme",
             )
-        # Positions of two outboxes, or a position and an offset, cannot be compared: each source has its own line.
-        return message.key if self.of is not None else message.source.encode() + b"\0" + message.key
+        if self.of is not None:
+            return message.key
+        # Positions of two outboxes, or a position and an offset, cannot be compared: each source has its own line. Nor
+        # can offsets of two partitions: a key that moved when some were added would be older for ever.
+        line = message.source.encode() + b"\0" + message.key
+        return line if message.position is not None else b"\0%d\0" % message.partition + line
 
     def _value(self, message: Message) -> Any:
         if self.value is not None:
