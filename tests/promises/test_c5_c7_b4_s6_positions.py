@@ -5,10 +5,16 @@ from __future__ import annotations
 import json
 
 import pytest
-from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
+from tallymark.broker.consumer import KafkaLog
+from tallymark.inbox.book import Book
+from tallymark.inbox.config import InboxConfig
+from tallymark.inbox.custody import Custody
+from tallymark.inbox.handover import Handover
 from tallymark.message import new_id
+from tallymark.store.postgres.inboxstore import PostgresInboxStore
 from tests.conftest import MakeTopic
 from tests.deleting import deleted
 from tests.inbox.conftest import MakeInboxGround
@@ -36,6 +42,39 @@ def test_partitions_added_later_are_read_from_their_beginning(
     found = ground.compare(without=old)
     assert found.expected == 40
     assert found.is_clean, found
+
+
+def test_partitions_added_later_begin_at_their_beginning_where_positions_are_in_kafka(
+    make_inbox_ground: MakeInboxGround,
+) -> None:
+    """C5. Given alone, an added partition has no offset, and yet its topic is known by the others'."""
+    ground = make_inbox_ground(3)
+    for partition in range(3):
+        send(ground, 10, partition=partition)
+    config = InboxConfig(ground.name, (ground.topic,), positions="kafka", start="end")
+
+    def given(group: str, partition: int) -> int:
+        kafka = KafkaLog({"bootstrap.servers": ground.servers}, group=group)
+        store = PostgresInboxStore(ground.url, group)
+        custody = Custody(store, kafka, Book(), Handover(1 << 20), config)
+        place = ground.topic, partition
+        try:
+            offset, _ = custody.given([place])[place]
+            wait_for(lambda: kafka.committed([place])[place] is not None, what="it is written down")
+            return offset
+        finally:
+            kafka.close()
+            store.close()
+
+    old = Consumer({"bootstrap.servers": ground.servers, "group.id": ground.name, "log_level": 0})
+    old.commit(offsets=[TopicPartition(ground.topic, 0, 4)], asynchronous=False)
+    old.close()
+    assert given(ground.name, 0) == 4
+    assert given(ground.name, 2) == 0
+    new = f"{ground.name}-new"
+    end = ends(ground.servers, ground.topic, 3)
+    assert given(new, 1) == end[1]
+    assert given(new, 2) == end[2], "all partitions were new together: this one was not added"
 
 
 def test_without_kafkas_own_offsets_it_goes_on_where_the_database_says(

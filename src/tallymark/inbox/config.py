@@ -61,6 +61,7 @@ class InboxConfig:
         if self.positions == "kafka":
             return (
                 "each message kept and applied once by its saved id; a position follows after the commit, so that a "
-                "crash reads a batch again, and a process that lost its partition is not stopped from writing"
+                "crash reads a batch again, and a process that lost its partition is not stopped from writing; offsets "
+                "that Kafka forgot and a topic made anew are not noticed"
             )
         return "each message kept and applied once; the position moves in the transaction that keeps it"

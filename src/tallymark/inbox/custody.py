@@ -181,14 +181,18 @@ class Custody:
 
     def _from_kafka(self, bounds: Mapping[Place, Bounds]) -> list[Position]:
         at_end = self._config.start == "end"
-        committed = self._kafka.committed(bounds)
+        # All of a topic's partitions: whether it is known is not for those alone to say that are given now.
+        everywhere = {*self._kafka.partitions({topic for topic, _ in bounds}), *bounds}
+        committed = self._kafka.committed(everywhere)
         known = {topic for (topic, _), offset in committed.items() if offset is not None}
+        new = self._bounds([place for place in everywhere if place[0] not in known])
         starts = {
-            place: start_of(bounds[place], known_topic=place[0] in known, at_end=at_end)
-            for place, offset in committed.items()
-            if offset is None
+            place: start_of(found, known_topic=place[0] in known, at_end=at_end)
+            for place, found in {**new, **bounds}.items()
+            if committed.get(place) is None
         }
-        # Written down at once: a crash before the first message must not begin at a later end.
+        # Written down at once, for all partitions of a new topic: a crash before the first message must not begin at a
+        # later end, nor another process take its own for ones that were added.
         self._kafka.commit(starts, wait=False)
         return [
             Position(
@@ -202,6 +206,7 @@ class Custody:
                 topic_id=bounds[place].topic_id,
             )
             for place, offset in committed.items()
+            if place in bounds
         ]
 
     def _accepted(self, position: Position, bounds: Bounds) -> bool:
