@@ -251,6 +251,25 @@ def test_what_is_being_handled_can_be_seen(ground: Ground) -> None:
     assert ground.watch.handling is None
 
 
+@pytest.mark.parametrize("batch", [False, True])
+def test_a_decoder_that_hangs_can_be_seen_too(ground: Ground, batch: bool) -> None:
+    seen: list[Any] = []
+
+    def decode(raw: bytes) -> str:
+        handling = ground.watch.handling
+        assert handling is not None
+        seen.append((*handling.messages, handling.timeout_s))
+        if raw == b'"bad"':
+            raise ValueError(raw)
+        return raw.decode()
+
+    ground.handler("transfers", decode=decode, batch=batch, handler_timeout=5)(lambda _given, _tx: None)
+    rows = [queued(1), queued("bad")]
+    ground.apply(*rows)
+    assert seen == [(rows[0], 5.0), (rows[1], 5.0)]
+    assert ground.watch.handling is None
+
+
 def test_a_thread_that_was_given_up_calls_no_handler(ground: Ground) -> None:
     @ground.handler("transfers")
     def apply(message: Message, tx: Any) -> None:

@@ -6,7 +6,16 @@ import json
 import uuid
 from datetime import UTC, datetime
 
-from tallymark.inbox.identity import headers_json, id_floor, is_named, key_hash, named_id, received
+from tallymark.inbox.identity import (
+    KeyHashes,
+    UsualHeaders,
+    headers_json,
+    id_floor,
+    is_named,
+    key_hash,
+    named_id,
+    received,
+)
 from tallymark.inbox.ports import Received
 from tallymark.message import new_id
 
@@ -113,3 +122,18 @@ def test_a_source_is_as_long_as_an_index_counts() -> None:
     """In bytes: a thousand Chinese characters do not fit into an index, and the inbox would stand still before them."""
     assert record(ce_source="北".encode() * 333).source == "北" * 333
     assert record(ce_source="北".encode() * 334).source.startswith("blake2b:")
+
+
+def test_what_is_remembered_is_bounded_in_bytes_too() -> None:
+    hashes, headers = KeyHashes("transfers"), UsualHeaders()
+    for n in range(2 * 65_536):
+        assert hashes[b"%d" % n] == key_hash("transfers", b"%d" % n, uuid.UUID(int=0))
+        assert len(hashes) <= 65_536
+    large = b"x" * 1025
+    assert hashes[large] == key_hash("transfers", large, uuid.UUID(int=0))
+    assert large not in hashes
+    for n in range(2 * 1_024):
+        assert headers[("ce_type", b"%d" % n),] == (None, f'{{"ce_type":"{n}"}}')
+        assert len(headers) <= 1_024
+    assert headers[("ce_source", b"/bank"), ("note", large)] == ("/bank", f'{{"note":"{large.decode()}"}}')
+    assert (("ce_source", b"/bank"), ("note", large)) not in headers

@@ -232,6 +232,8 @@ class _Applying:
         seen = self._suspects.get((received.source, received.id)) if self._suspects else None
         if seen is not None:
             return self._applier.failure(handler, queued, seen, verdict_of(seen))
+        if handler.own_decode:  # it may ask a registry, and hang there
+            self._watch.began((queued,), handler.handler_timeout_s)
         try:
             value = handler.decoder(received)
         except KeyboardInterrupt:
@@ -241,6 +243,9 @@ class _Applying:
             # No statement was run: the connection has no part in it.
             verdict = verdict_of(error, handler.permanent, lost=False)
             return self._applier.failure(handler, queued, error, verdict)
+        finally:
+            if handler.own_decode:
+                self._watch.ended()
         return queued, Message(received, queued.attempts + 1, value)
 
     def _judge(self, handler: Handler, called: Sequence[Ready], error: Exception) -> None:

@@ -33,6 +33,8 @@ class Handler:
     function: Function
     topic: str
     decoder: Decoder
+    # Whether that is a function of the team's own, which may do anything.
+    own_decode: bool
     # Whether the function takes a list of messages instead of one.
     batch: bool
     once: Scheme
@@ -128,6 +130,7 @@ class Handlers:
                 function=function,
                 topic=topic,
                 decoder=decoder,
+                own_decode=decode is not None,
                 batch=batch,
                 once=scheme,
                 order=ordered,

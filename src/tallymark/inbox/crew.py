@@ -14,9 +14,13 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tallymark.apply.watch import Watch
+from tallymark.errors import Problem
 from tallymark.inbox.ports import InboxStore, Queued
 
 log = logging.getLogger("tallymark.inbox")
+
+# Threads that hang still. They cannot be ended one by one: with more of them the process ends, and is started again.
+MOST_LEFT_BEHIND = 32
 
 
 class Hand(Protocol):
@@ -45,7 +49,6 @@ class Crew:
     def __init__(self) -> None:
         self._places: list[_Place] = []
         self._left_behind: list[threading.Thread] = []
-        self.hung = 0
 
     def hire(self, name: str, make: Callable[[], Hand], run: Callable[[Hand], None]) -> None:
         """Start a thread that does `run` with what `make` gives; the same again where one hangs."""
@@ -63,13 +66,18 @@ class Crew:
         return all(place.thread.is_alive() for place in self._places)
 
     def look_after(self) -> int:
-        """Leave behind whoever hangs; gives back how many did."""
+        """Leave behind whoever hangs; gives back how many did. Raises where too many hang: only an end frees them."""
         hung = 0
         for place in self._places:
             overdue = place.hand.watch.overdue(time.monotonic())
             if overdue is not None and self._replace(place, overdue):
                 hung += 1
-        self.hung += hung
+        self._left_behind = [thread for thread in self._left_behind if thread.is_alive()]
+        if len(self._left_behind) > MOST_LEFT_BEHIND:
+            raise Problem(
+                f"{len(self._left_behind)} threads hang in their handlers, and each holds what it holds",
+                remedy="give what the handlers wait for a time-out of its own; started again, the inbox goes on",
+            )
         return hung
 
     def join(self, timeout_s: float) -> bool:

@@ -36,6 +36,9 @@ _set_int, _set_is_safe = (vars(uuid.UUID)[slot].__set__ for slot in ("int", "is_
 # Not asked for where there is a key.
 _NO_ID = uuid.UUID(int=0)
 _KNOWN_KEYS = 65_536
+_KNOWN_HEADERS = 1_024
+# In bytes: what is larger is worked out each time, for so many of them would be gigabytes.
+_LARGE = 1_024
 # A number of so many digits does not fit a bigint: it is no position of ours.
 _TOO_LONG = 19
 # More headers than these are not what all messages of a producer share, and not worth remembering.
@@ -66,7 +69,7 @@ def received(
         and headers[-3][0] != TRACEPARENT
     ):
         given, number = headers[-2][1], headers[-1][1]
-        source, carried = _usual(tuple(headers[:-2])) if len(headers) < _MANY else _shared(headers[:-2])
+        source, carried = _usual[tuple(headers[:-2])] if len(headers) < _MANY else _shared(headers[:-2])
     else:
         given, number, source, carried = _looked_through(headers or ())
     id_ = _uuid7(given) if given and len(given) == 36 and given[14] == _SEVEN else None
@@ -110,14 +113,24 @@ def _looked_through(headers: Headers) -> tuple[bytes | None, bytes | None, str |
     )
 
 
-@lru_cache(maxsize=1024)
-def _usual(headers: tuple[tuple[str, bytes | None], ...]) -> tuple[str | None, str]:
-    return _shared(headers)
-
-
 def _shared(headers: Headers) -> tuple[str | None, str]:
     _, _, source, carried = _looked_through(headers)
     return source, carried
+
+
+class UsualHeaders(dict[tuple[tuple[str, bytes | None], ...], tuple[str | None, str]]):
+    """What the headers that a producer's messages share come to: source, and JSON. Large ones are not remembered."""
+
+    def __missing__(self, headers: tuple[tuple[str, bytes | None], ...]) -> tuple[str | None, str]:
+        found = _shared(headers)
+        if sum(len(name) + len(value or b"") for name, value in headers) <= _LARGE:
+            if len(self) >= _KNOWN_HEADERS:
+                self.clear()
+            self[headers] = found
+        return found
+
+
+_usual = UsualHeaders()
 
 
 @lru_cache(maxsize=4096)
@@ -175,9 +188,11 @@ class KeyHashes(dict[bytes, int]):
         self._topic = topic
 
     def __missing__(self, key: bytes) -> int:
-        if len(self) >= _KNOWN_KEYS:
-            self.clear()
-        found = self[key] = key_hash(self._topic, key, _NO_ID)
+        found = key_hash(self._topic, key, _NO_ID)
+        if len(key) <= _LARGE:
+            if len(self) >= _KNOWN_KEYS:
+                self.clear()
+            self[key] = found
         return found
 
 
