@@ -9,9 +9,9 @@ from pathlib import Path
 import confluent_kafka
 import pytest
 
-from tallymark.broker import offsets
+from tallymark.broker import consumer, offsets
 from tallymark.broker.consumer import KafkaLog
-from tallymark.broker.kafka import AdminClient, Consumer
+from tallymark.broker.kafka import AdminClient, Consumer, KafkaError, Message
 from tallymark.broker.offsets import bounds, partitions, topic_ids
 from tallymark.cli.inboxupkeep import log_starts
 from tallymark.inbox.ports import Instance, Place, Wanted
@@ -169,3 +169,17 @@ def test_headers_that_cannot_be_read_stop_there_and_not_the_process(
         log.close()
     assert seen == [0, 2]
     assert unreadable[topic, 0][0] == 1
+
+
+def test_a_log_that_was_cut_back_is_looked_into(cluster: LocalCluster, topic: str) -> None:
+    """Pitfall 14: a position is read on with its leader's epoch, and what Kafka says of it then is not passed over."""
+    at = consumer._start((topic, 0), (7, 3))
+    assert (at.offset, at.leader_epoch) == (7, 3)
+    said = Message(
+        topic=topic, partition=0, offset=7, error=KafkaError(KafkaError._LOG_TRUNCATION, "cut back")
+    )
+    log = KafkaLog({"bootstrap.servers": cluster.bootstrap_servers}, group=f"group-{topic}")
+    try:
+        assert log._polled([said]).lost == {(topic, 0): "cut back"}
+    finally:
+        log.close()
