@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import uuid
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -267,6 +268,28 @@ def test_a_late_retry_never_overwrites_newer_state(store: PostgresInboxStore, fa
     assert waiting(store) == []
     assert failed.retry(ids=[name], who="ann", any_order=True).changed == [name]
     assert waiting(store) == [0]
+
+
+def test_what_is_too_old_to_know_is_applied_on_somebodys_word(
+    store: PostgresInboxStore, failed: InboxFailed, ledger: str
+) -> None:
+    """Pitfall 16: it was delayed for longer than ids are saved, and nobody had ever seen it."""
+    # There is no partition for its id: here none yet, which is the same to it as none any more.
+    old = message(3, id=uuid.UUID("0fffffff-0000-7000-8000-000000000001"))
+    with store.begin() as tx:
+        tx.quarantine([(old, "cannot know")])
+    name = str(old.id)
+    assert "--never-applied" in failed.retry(ids=[name], who="ann").refused[name]
+    assert failed.retry(ids=[name], who="ann", never_applied=True).changed == [name]
+    with store.begin() as tx:
+        (row,) = tx.claim(0, ClaimBounds(["transfers"], keys=1, rows=1, max_bytes=1000)).rows
+        assert (row.message.named, row.message.value) == (name, old.value)
+        tx.finish([row])
+        tx.record([Application(row.message, ApplicationOutcome.APPLIED, 1)])
+    assert query(ledger, "select state, named from tallymark.dead_letters") == [("applied", name)]
+    with store.begin() as tx:
+        tx.quarantine([(old, "cannot know")])  # read again, it is not known by its id
+    assert "under its name before" in failed.retry(ids=[name], who="ann", never_applied=True).refused[name]
 
 
 def test_a_retry_is_put_back_before_those_that_wait(store: PostgresInboxStore, failed: InboxFailed) -> None:

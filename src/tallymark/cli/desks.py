@@ -44,7 +44,9 @@ class Desk(Protocol):
 
     def count(self, choice: Choice) -> int: ...
 
-    def retry(self, choice: Choice, *, who: str, reason: str, any_order: bool) -> Changed: ...
+    def retry(
+        self, choice: Choice, *, who: str, reason: str, any_order: bool, never_applied: bool
+    ) -> Changed: ...
 
     def discard(self, choice: Choice, *, who: str, reason: str) -> Changed: ...
 
@@ -98,7 +100,15 @@ class RelayDesk:
     def count(self, choice: Choice) -> int:
         return len(self._ids(choice))
 
-    def retry(self, choice: Choice, *, who: str, reason: str, any_order: bool) -> Changed:  # noqa: ARG002
+    def retry(
+        self,
+        choice: Choice,
+        *,
+        who: str,
+        reason: str,
+        any_order: bool,  # noqa: ARG002 - the inbox's
+        never_applied: bool,  # noqa: ARG002
+    ) -> Changed:
         ids = self._ids(choice)
         return _told(ids, self._operators.retry(ids, who=who, reason=reason))
 
@@ -162,7 +172,9 @@ class InboxDesk:
             )
         )
 
-    def retry(self, choice: Choice, *, who: str, reason: str, any_order: bool) -> Changed:
+    def retry(
+        self, choice: Choice, *, who: str, reason: str, any_order: bool, never_applied: bool
+    ) -> Changed:
         done = self._failed.retry(
             who=who,
             reason=reason,
@@ -170,6 +182,7 @@ class InboxDesk:
             consumer=choice.consumer,
             topic=choice.topic,
             any_order=any_order,
+            never_applied=never_applied,
         )
         return Changed(done.changed, _with_unknown(choice, done.changed, done.refused))
 

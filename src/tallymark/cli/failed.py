@@ -100,13 +100,24 @@ def retry(
         bool,
         typer.Option("--any-order", help="Although a later one of its key was applied (at an inbox)."),
     ] = False,
+    never_applied: Annotated[
+        bool,
+        typer.Option(
+            "--never-applied",
+            help="Although its id is older than the saved ones: you know that it was not applied (at an inbox).",
+        ),
+    ] = False,
     reason: Annotated[str, typer.Option("--reason", help="Why, for the audit.")] = "",
     database: connections.DatabaseOption = None,
     as_json: output.JsonOption = False,
 ) -> None:
     """Try failed messages again, each with those of its key that wait behind it, in order."""
     choice = _choice(ids, everything, topic, consumer)
-    done = _desk(at, database).retry(choice, who=getpass.getuser(), reason=reason, any_order=any_order)
+    if never_applied and ids is None:
+        raise UsageError("--never-applied is said of single messages", remedy="name them by their ids")
+    done = _desk(at, database).retry(
+        choice, who=getpass.getuser(), reason=reason, any_order=any_order, never_applied=never_applied
+    )
     _done("retried", done, as_json)
 
 

@@ -16,6 +16,7 @@ import psycopg
 
 from tallymark.errors import UsageError
 from tallymark.inbox.identity import key_hash as hash_of_key
+from tallymark.inbox.identity import named_id
 from tallymark.lifecycle import DeadState
 from tallymark.store.postgres.connection import Connection
 from tallymark.store.postgres.inboxoperators import InboxActions
@@ -102,11 +103,15 @@ class InboxFailed(InboxActions):
         consumer: str | None = None,
         topic: str | None = None,
         any_order: bool = False,
+        never_applied: bool = False,
     ) -> Change:
-        """Try again, at once and with all attempts: these ids, or all that failed of a consumer or a topic."""
+        """Try again, at once and with all attempts: these ids, or all that failed of a consumer or a topic.
+
+        `never_applied` is the caller's word for what nobody can know, of ids that are older than the saved ones.
+        """
 
         def act(connection: Connection, message: FailedMessage) -> str | None:
-            return self._retry(connection, message, any_order=any_order)
+            return self._retry(connection, message, any_order=any_order, never_applied=never_applied)
 
         return self._change("failed.retry", act, who, reason, ids, consumer, topic)
 
@@ -153,12 +158,16 @@ class InboxFailed(InboxActions):
                         change.refused[message.name] = refused
         return change
 
-    def _retry(self, connection: Connection, message: FailedMessage, *, any_order: bool) -> str | None:
+    def _retry(
+        self, connection: Connection, message: FailedMessage, *, any_order: bool, never_applied: bool
+    ) -> str | None:
         place = self._locked(connection, message)
         if place is None:
             return "it is no longer failed: someone was quicker"
         if place["seq"] is None:
-            return self._put_back(connection, message, place, any_order=any_order)
+            return self._put_back(
+                connection, message, place, any_order=any_order, never_applied=never_applied
+            )
         if self._one(connection, "ready", place) is None:
             return "it waits for a worker already"
         if place["number"] is not None:
@@ -166,7 +175,13 @@ class InboxFailed(InboxActions):
         return None
 
     def _put_back(
-        self, connection: Connection, message: FailedMessage, place: dict[str, Any], *, any_order: bool
+        self,
+        connection: Connection,
+        message: FailedMessage,
+        place: dict[str, Any],
+        *,
+        any_order: bool,
+        never_applied: bool,
     ) -> str | None:
         """One that left the queue: refused with the reason, or back in its place among those of its key."""
         self._one(connection, "close_gate", place)
@@ -187,14 +202,34 @@ class InboxFailed(InboxActions):
             place["seq"] = above - STEP if below is None else (below + above) // 2
             if place["seq"] == below:
                 return "there is no room left between the messages that wait around it: retry those first"
-        if kept is None:
-            try:
-                with connection.transaction():
-                    connection.execute(self._sql["keep"], place)
-            except psycopg.errors.CheckViolation:
-                return "the saved ids of its time are gone, or its id is from the future: it cannot be kept"
+        if kept is None and (refused := self._keep(connection, message, place, never_applied=never_applied)):
+            return refused
         put = self._one(connection, "put_back", place)
         self._mark(connection, DeadState.RETRYING, {**place, "seq": put[0] if put else None})
+        return None
+
+    def _keep(
+        self, connection: Connection, message: FailedMessage, place: dict[str, Any], *, never_applied: bool
+    ) -> str | None:
+        """Into the inbox; under its name, where there is no place for its id and somebody answers for it."""
+        try:
+            with connection.transaction():
+                connection.execute(self._sql["keep"], place)
+        except psycopg.errors.CheckViolation:
+            if not never_applied:
+                return (
+                    "the saved ids of its time are gone, or its id is from the future: it cannot be kept, for nobody "
+                    "knows whether it was applied (--never-applied where you do)"
+                )
+        else:
+            return None
+        named = {**place, "id": named_id(message.name.encode()), "name": message.name}
+        try:
+            with connection.transaction():
+                connection.execute(self._sql["give_name"], named)
+                connection.execute(self._sql["keep"], place)
+        except psycopg.errors.UniqueViolation:
+            return "it was kept under its name before"
         return None
 
     def _discard(self, connection: Connection, message: FailedMessage) -> str | None:

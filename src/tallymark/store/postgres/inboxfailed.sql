@@ -78,6 +78,10 @@ insert into {schema}.inbox (id, source, named, topic, partition, "offset", posit
 select id, source, named, topic, partition, "offset", position, key, value, headers, logged_at, consumer
   from {schema}.dead_letters where number = %(number)s
 
+-- name: give_name
+-- From now on it is known as one whose id is no time: such a row has a place, whatever its age.
+update {schema}.dead_letters set id = %(id)s, named = %(name)s where number = %(number)s
+
 -- name: later_applied
 -- Whether a later message of its key was applied (kept, and neither queued nor dead), and the handler minds. Later is what
 -- stands behind it in the outbox; where that is not said, in its partition of the log. There is no index for this, so that
