@@ -12,6 +12,7 @@ from tallymark.broker.kafka import AdminClient
 from tallymark.cli.seekto import Target, place_of, target_of
 from tallymark.errors import UsageError
 from tallymark.lifecycle import Role
+from tallymark.store.postgres.tally import TallyConsumers
 from tests.children import start_child
 from tests.conftest import MakeTopic
 from tests.inbox.conftest import MakeInboxGround
@@ -226,6 +227,29 @@ def test_what_a_seek_aims_at_is_told_from_its_form() -> None:
     assert place_of("a/b/3") == ("a/b", 3)
     with pytest.raises(UsageError):
         place_of("a/b")
+
+
+def test_a_consumer_that_was_stopped_for_good_is_waited_for_no_more(inbox_ground: Ground) -> None:
+    name, tally = inbox_ground.name, TallyConsumers("ledger", inbox_ground.url)
+    retire = ("inbox", "retire", name, "--reason", "moved to another service")
+    inbox_ground.send(3)
+    with inbox_ground.inbox() as child:
+        inbox_ground.wait_applied(3, child)
+        assert "still runs" in verb(inbox_ground, *retire, code=1)["error"]
+        assert [each.name for each in tally.views()] == [name]
+        child.terminate()
+        assert child.wait() == 0, child.output
+    assert "say why" in verb(inbox_ground, *retire[:3], code=2)["remedy"]
+    assert verb(inbox_ground, *retire)["changed"]
+    assert not verb(inbox_ground, *retire)["changed"]
+    assert "nobody" in verb(inbox_ground, "inbox", "retire", "nobody", "--reason", "x", code=2)["error"]
+    assert tally.views() == []
+    assert verb(inbox_ground, "inbox", "status") == []
+    assert len(verb(inbox_ground, "inbox", "status", name)) == 1
+    assert inbox_ground.query("select action, subject from tallymark.audit") == [("inbox.retire", name)]
+    inbox_ground.send(3)
+    inbox_ground.apply_all(6)  # started again, it is a consumer like any other
+    assert [each.name for each in tally.views()] == [name]
 
 
 def test_a_paused_consumer_stays_paused_through_a_seek(inbox_ground: Ground) -> None:

@@ -93,6 +93,23 @@ def resume(
 
 
 @app.command()
+def retire(
+    consumer: Consumer,
+    database: connections.DatabaseOption = None,
+    reason: Reason = "",
+    as_json: output.JsonOption = False,
+) -> None:
+    """Say that a consumer was stopped for good: nobody waits for it any more. Starting it takes it back."""
+    settings = connections.load(database=database).settings
+    changed = _operators(settings).retire(consumer, who=getpass.getuser(), reason=reason)
+    output.emit(
+        {"consumer": consumer, "changed": changed},
+        as_json=as_json,
+        human=lambda: f"{consumer} is retired" if changed else f"{consumer} was retired before",
+    )
+
+
+@app.command()
 def seek(
     consumer: Consumer,
     where: Annotated[str, typer.Argument(metavar="TOPIC[/PARTITION]", help="All partitions, or one.")],

@@ -10,7 +10,8 @@ select {schema}.make_inbox_partitions(now() + %(ahead)s * partition_width) from 
 insert into {schema}.consumers as c (name, topics, mode, unordered, versioned, positions)
 values (%(consumer)s, %(topics)s, %(mode)s, %(unordered)s, %(versioned)s, %(positions)s)
 on conflict (name) do update set topics = excluded.topics, mode = excluded.mode, positions = excluded.positions,
-       unordered = coalesce(excluded.unordered, c.unordered), versioned = coalesce(excluded.versioned, c.versioned)
+       unordered = coalesce(excluded.unordered, c.unordered), versioned = coalesce(excluded.versioned, c.versioned),
+       retired_at = null
 
 -- name: other_topics
 -- A live instance of this name that reads something else: two programs under one name, or half of a roll-out.

@@ -174,6 +174,24 @@ class InboxOperators(InboxActions):
                 self._require(connection, consumer)
             return changed
 
+    def retire(self, consumer: str, *, who: str, reason: str) -> bool:
+        """Stopped for good: nobody waits for it any more. Whether that changed anything; refused while it lives."""
+        if not reason:
+            raise UsageError("a consumer is retired with a reason", remedy="say why with --reason")
+        with self._action("inbox.retire", who, reason) as (connection, audit):
+            parameters = {"consumer": consumer}
+            if connection.execute(self._sql["retire"], parameters).fetchone() is not None:
+                audit(consumer, {})
+                return True
+            self._require(connection, consumer)
+            holders = connection.execute(self._sql["holders"], parameters).fetchall()
+            if holders:
+                raise Problem(
+                    f"{consumer} still runs: {', '.join(owner for (owner,) in holders)}",
+                    remedy="stop it, and wait until its lease has ended",
+                )
+            return False
+
     def resume(self, consumer: str, *, who: str, reason: str) -> bool:
         return self.pause(consumer, who=who, reason=reason, paused=False)
 

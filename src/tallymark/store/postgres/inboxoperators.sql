@@ -18,7 +18,7 @@ select c.name, c.topics, c.mode, c.paused, q.queued, q.parked, d.dead, d.retryin
  cross join lateral (
        select count(*)::float / 60 as rate from {schema}.applications a
         where a.consumer = c.name and a.applied_at > now() - interval '60 s') r
- where %(consumer)s::text is null or c.name = %(consumer)s
+ where case when %(consumer)s::text is null then c.retired_at is null else c.name = %(consumer)s end
  order by c.name
 
 -- name: positions
@@ -36,6 +36,20 @@ select consumer, owner, host, pid, mode, version, extract(epoch from clock_times
 
 -- name: pause
 update {schema}.consumers set paused = %(paused)s where name = %(consumer)s and paused <> %(paused)s returning name
+
+-- name: retire
+-- One that lives is not retired: it would go on. Its positions, its dead letters and what it kept stay as they are.
+update {schema}.consumers c set retired_at = clock_timestamp()
+ where c.name = %(consumer)s and c.retired_at is null
+   and not exists (select from {schema}.instances n where n.consumer = c.name and n.seen_until > clock_timestamp())
+   and not exists (select from {schema}.positions p where p.consumer = c.name and p.lease_until > clock_timestamp())
+returning c.name
+
+-- name: holders
+select owner from {schema}.instances where consumer = %(consumer)s and seen_until > clock_timestamp()
+union
+select owner from {schema}.positions where consumer = %(consumer)s and lease_until > clock_timestamp()
+order by owner
 
 -- name: is_known
 select exists (select from {schema}.consumers where name = %(consumer)s)

@@ -102,7 +102,7 @@ with wanted as (
                     where m.id = l.id and m.consumer in ('', c.name, %(database)s || '/' || c.name)) as missed
       from unnest(%(later_ids)s::uuid[], %(later_topics)s::text[], %(later_keys)s::bytea[],
                   %(later_positions)s::bigint[], %(later_more)s::boolean[]) l(id, topic, key, position, more)
-      join {schema}.consumers c on l.topic = any(c.topics)
+      join {schema}.consumers c on l.topic = any(c.topics) and c.retired_at is null
       left join {schema}.inbox i on i.id = l.id and i.consumer = c.name
 )
 select w.n - 1, c.name, exists (select from {schema}.inbox i where i.id = w.id and i.consumer = c.name),
@@ -113,7 +113,7 @@ select w.n - 1, c.name, exists (select from {schema}.inbox i where i.id = w.id a
        coalesce(w.topic = any(c.versioned), false), coalesce(w.topic = any(c.unordered), false),
        exists (select from later l where l.consumer = c.name and l.topic = w.topic and l.key = w.key
                   and l.position > w.position and (l.more or l.queued or not l.kept and not l.dead and not l.missed))
-  from wanted w join {schema}.consumers c on w.topic = any(c.topics)
+  from wanted w join {schema}.consumers c on w.topic = any(c.topics) and c.retired_at is null
 
 -- name: standing_here
 -- The same of one consumer whose outbox is elsewhere: a later one of its key is known by being kept. What is queued is no

@@ -66,8 +66,9 @@ select s.source from unnest(%(sources)s::text[]) s(source)
     or not exists (select from {schema}.outbox)
 
 -- name: consumers
+-- Those that were not stopped for good: a window is not held open for them, and nothing is owed to them.
 select c.name, c.topics, c.created_at, i.kept_from, c.unordered
-  from {schema}.consumers c, {schema}.inbox_identity i order by c.name
+  from {schema}.consumers c, {schema}.inbox_identity i where c.retired_at is null order by c.name
 
 -- name: positions
 select consumer, topic, partition, next_offset, start_offset from {schema}.positions
@@ -75,9 +76,9 @@ select consumer, topic, partition, next_offset, start_offset from {schema}.posit
 -- name: placeless
 -- Consumers whose positions are in Kafka, as they say, or as is told by messages from the log without a position.
 select c.name from {schema}.consumers c
- where c.positions = 'kafka'
+ where c.retired_at is null and (c.positions = 'kafka'
     or not exists (select from {schema}.positions p where p.consumer = c.name)
-   and exists (select from {schema}.inbox i where i.consumer = c.name and i."offset" is not null)
+   and exists (select from {schema}.inbox i where i.consumer = c.name and i."offset" is not null))
 
 -- name: pruned
 select distinct consumer, topic from {schema}.named_pruned
