@@ -70,7 +70,10 @@ def up_ends(home: Path, crash_point: str | None = None, command: Sequence[str] =
         return child.wait(120), child.output
 
 
-@pytest.mark.parametrize(("command", "moments"), [(UP, MOMENTS), (UP_POSTGRES, POSTGRES_MOMENTS)])
+@pytest.mark.parametrize(
+    ("command", "moments"),
+    [(UP, MOMENTS), pytest.param(UP_POSTGRES, POSTGRES_MOMENTS, marks=pytest.mark.full)],
+)
 def test_killed_at_each_moment_in_turn_the_next_up_goes_on(
     home: Path, command: list[str], moments: list[str]
 ) -> None:

@@ -93,6 +93,7 @@ def test_what_always_meets_a_serialization_failure_counts_as_failed(
     assert "in the way" in ground.value("select reason from tallymark.queue where attempts > 0")
 
 
+@pytest.mark.full
 def test_a_checkpoint_folder_whose_name_has_a_space(
     inbox_ground: Ground, spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -61,6 +61,7 @@ def test_a_transaction_is_bounded_in_bytes_too() -> None:
     assert found == [[10, 10, 10], [10, 80], [200], [5]]
 
 
+@pytest.mark.full
 def test_no_more_than_a_piece_is_fetched_at_once(
     spark: SparkSession, inbox_ground: Ground, tmp_path: Path, admin: AdminClient
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 
+import pytest
 from confluent_kafka import Consumer
 
 from tallymark.broker.consumer import KafkaLog
@@ -101,6 +102,7 @@ def test_two_processes_that_begin_a_consumer_share_its_beginning(
     assert ground.compare().is_clean
 
 
+@pytest.mark.full
 def test_a_lease_that_ran_out_is_free(inbox_ground: Ground) -> None:
     """A standby took the partitions and was killed: the first one, refused until then, takes them back."""
     ground = inbox_ground

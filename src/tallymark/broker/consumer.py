@@ -146,16 +146,22 @@ class KafkaLog:
         last: dict[Place, Any] = {}
         # Any: the client's types allow for None and text, which a message without an error has not.
         record: Any
+        headers: Any
+        # Asked by `map`, once each. Of a name that is not UTF-8 the client makes a tuple with a hole in it and an error
+        # beside it, which a plain call does not notice once the interpreter has made it quick: the process would end.
+        all_headers = map(Message.headers, found)
         for record in found:
+            met: Exception | None = None
+            try:
+                headers = next(all_headers)
+            except Exception as told:  # noqa: BLE001 - the client has no word for it: it is told with its place
+                met = told
             error = record.error()
             if error is not None:
                 self._said(record, error, ends, lost, unreadable)
                 continue
             topic, partition, key, value = record.topic(), record.partition(), record.key(), record.value()
-            try:
-                headers = record.headers()
-            except Exception as met:  # noqa: BLE001 - the client has no word for it: a name that is not UTF-8
-                # Not asked again: the client then gives out what is no object at all.
+            if met is not None:
                 at = record.offset()
                 said = f"what stands at offset {at} cannot be read: its headers: {met}"
                 unreadable.setdefault((topic, partition), (at, said))
