@@ -175,3 +175,19 @@ def test_the_url_of_a_local_database_is_for_programs(
 def test_without_a_local_cluster_there_is_no_url(run: Run) -> None:
     ran = run("local", "url", "bank")
     assert (ran.code, "tallymark local up" in ran.err) == (1, True)
+
+
+@pytest.mark.parametrize("arguments", [("relay", "status"), ("inbox", "status", "--database", "ledger")])
+def test_a_local_postgresql_that_does_not_run_is_what_is_wrong(
+    cluster: LocalCluster, run: Run, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
+) -> None:
+    """And not the settings: adding a database to them would only hide the local cluster."""
+    monkeypatch.setenv("TALLYMARK_HOME", str(cluster.home.path))
+    cluster.postgres.stop()
+    try:
+        ran = run(*arguments)
+    finally:
+        cluster.postgres.start()
+    assert ran.code == 3
+    assert "PostgreSQL of the local cluster" in ran.err
+    assert "tallymark local up" in ran.err

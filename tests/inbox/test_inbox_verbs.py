@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from tallymark.broker.kafka import AdminClient
+from tallymark.cli.inboxview import Ends, shown
 from tallymark.cli.seekto import Target, place_of, target_of
 from tallymark.errors import UsageError
 from tallymark.lifecycle import Role
+from tallymark.store.postgres.inboxoperators import InboxOperators
 from tallymark.store.postgres.tally import TallyConsumers
 from tests.children import start_child
 from tests.conftest import MakeTopic
@@ -245,6 +247,8 @@ def test_a_consumer_that_was_stopped_for_good_is_waited_for_no_more(inbox_ground
     assert "nobody" in verb(inbox_ground, "inbox", "retire", "nobody", "--reason", "x", code=2)["error"]
     assert tally.views() == []
     assert verb(inbox_ground, "inbox", "status") == []
+    assert InboxOperators(inbox_ground.url).retired() == [name]
+    assert shown([], Ends({}, {}), "", [name]) == [f"retired: {name}"]
     assert len(verb(inbox_ground, "inbox", "status", name)) == 1
     assert inbox_ground.query("select action, subject from tallymark.audit") == [("inbox.retire", name)]
     inbox_ground.send(3)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tallymark.errors import SettingsError
+from tallymark.errors import SettingsError, Unreachable
 from tallymark.lifecycle import Role
 
 if TYPE_CHECKING:
@@ -101,6 +101,7 @@ def database(
                 f"there is no {role}'s database in the settings, only {', '.join(sorted(named))}",
                 remedy=f"Give --database; `tallymark init --database NAME --role {role}` sets one up.",
             )
+        _refuse_stopped(settings)
         raise SettingsError("no database is given", remedy=_how_to("--database URL", settings))
     if wanted in named:
         return named[wanted]
@@ -111,6 +112,7 @@ def database(
             "--database is not a postgresql:// URL",
             remedy="postgresql://user@host:5432/name, or sqlite:///path",
         )
+    _refuse_stopped(settings)
     if near := closest(wanted, named):
         raise SettingsError(
             f"there is no database {wanted!r} in the settings", remedy=f"Did you mean {near}?"
@@ -183,6 +185,23 @@ def _local_cluster() -> LocalCluster | None:
         return None
     cluster = LocalCluster(home)
     return cluster if any(broker.is_alive() for broker in cluster.brokers) else None
+
+
+def _refuse_stopped(settings: Settings) -> None:
+    """Where a local cluster is meant whose PostgreSQL does not run, that is what is wrong, and not the settings."""
+    home = _home()
+    if settings.databases or not (home / "cluster.json").is_file():
+        return
+    try:
+        from tallymark.local.cluster import LocalCluster
+    except ImportError:
+        return
+    cluster = LocalCluster(home)
+    if cluster.has_postgres and not cluster.postgres.is_alive():
+        raise Unreachable(
+            f"PostgreSQL of the local cluster in {home} does not run",
+            remedy="`tallymark local up` starts it again; `tallymark local status` shows what runs",
+        )
 
 
 def _local_entries(cluster: LocalCluster, settings: Settings) -> list[Entry]:

@@ -54,7 +54,7 @@ def list_(
         human=lambda: (
             output.table(columns, [[each[column] for column in columns] for each in found])
             if found
-            else "nothing has failed"
+            else f"nothing has failed at the {at}; `--at {'inbox' if at == 'relay' else 'relay'}` looks at the other side"
         ),
     )
 
@@ -73,8 +73,11 @@ def show(
 
     found = _desk(at, database).show(id, consumer)
     if not found:
-        look = f"outbox show {id}{connections.as_given(database)}" if at == "relay" else f"trace {id}"
-        raise Problem(f"{id} did not fail at the {at}", remedy=f"`tallymark {look}` says where it is")
+        other = "inbox" if at == "relay" else "relay"
+        raise Problem(
+            f"{id} did not fail at the {at}",
+            remedy=f"`tallymark trace {id}` says where it is; `--at {other}` looks at the other side",
+        )
     shown = []
     for each in found:
         value = each.pop("value")

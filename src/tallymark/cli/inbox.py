@@ -61,12 +61,15 @@ def status(
     from tallymark.cli import inboxview
 
     settings = connections.load(bootstrap_servers=bootstrap_servers, database=database).settings
-    found = _with_groups(settings, _operators(settings).status(consumer))
+    operators = _operators(settings)
+    found = _with_groups(settings, operators.status(consumer))
     ends = _ends(settings, found)
     output.emit(
         inboxview.as_data(found, ends),
         as_json=as_json,
-        human=lambda: inboxview.shown(found, ends, connections.as_given(database)),
+        human=lambda: inboxview.shown(
+            found, ends, connections.as_given(database), () if consumer else operators.retired()
+        ),
     )
 
 

@@ -50,14 +50,16 @@ def as_data(consumers: Sequence[ConsumerStatus], ends: Ends) -> list[dict[str, A
     ]
 
 
-def shown(consumers: Sequence[ConsumerStatus], ends: Ends, option: str = "") -> list[RenderableType]:
+def shown(
+    consumers: Sequence[ConsumerStatus], ends: Ends, option: str = "", retired: Sequence[str] = ()
+) -> list[RenderableType]:
     """For people: a headline and a table per consumer, then whatever needs someone's attention.
 
-    `option` ends the commands that it names.
+    `option` ends the commands that it names; `retired` are those that were stopped for good.
     """
-    if not consumers:
+    if not consumers and not retired:
         return ["no consumer has run here yet: `tallymark inbox run APP:INBOX`"]
-    parts: list[RenderableType] = []
+    parts: list[RenderableType] = [f"retired: {', '.join(retired)}"] if retired else []
     for consumer in consumers:
         parts += _one(consumer, ends, option)
     if ends.silence:

@@ -16,6 +16,7 @@ def shown(status: OutboxStatus, option: str = "") -> list[RenderableType]:
     """Headline, lanes, relays, and whatever needs someone's attention. `option` ends the commands that it names."""
     parts: list[RenderableType] = [
         f"outbox {status.outbox_id}: {_count(status.backlog)} waiting"
+        + (f", {sum(held.messages for held in status.held_topics):,} held" if status.held_topics else "")
         + (f", the oldest for {_age(status.oldest_pending_s)}" if status.backlog else "")
         + f", {status.rate:,.0f}/s over the last minute",
         table(
@@ -29,7 +30,7 @@ def shown(status: OutboxStatus, option: str = "") -> list[RenderableType]:
                 "msg/s",
                 "sent",
                 "batch",
-                "in doubt",
+                "resolved",
                 "fenced",
             ),
             [_lane(lane) for lane in status.lanes],

@@ -87,7 +87,11 @@ class Pulse:
             gone = {place for place, epoch in ours.items() if standing.epochs.get(place) != epoch}
             still = self._book.ours({place: ours[place] for place in gone})
             if still:
-                log.error("no longer ours: %s", sorted(still), extra={"action": "inbox.fenced"})
+                log.error(
+                    "no longer ours (another has taken it, or it was sought by hand): %s",
+                    ", ".join(f"{topic}/{partition}" for topic, partition in sorted(still)),
+                    extra={"action": "inbox.fenced"},
+                )
                 self._book.set_aside(still)
                 self._store.count_fenced(still)
                 tallies.fenced(len(still))

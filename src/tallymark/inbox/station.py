@@ -141,6 +141,8 @@ class Station:
             thread.start()
         try:
             if config.assign is None:
+                # After a kill that takes as long as Kafka waits for the process that is gone.
+                log.info("waits for Kafka to give it partitions", extra={"action": "inbox.join"})
                 kafka.join(config.topics, custody)
             else:
                 kafka.assign(config.assign, custody)

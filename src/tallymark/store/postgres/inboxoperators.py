@@ -192,6 +192,11 @@ class InboxOperators(InboxActions):
                 )
             return False
 
+    def retired(self) -> list[str]:
+        """Those that were stopped for good."""
+        with self._open() as connection:
+            return [name for (name,) in connection.execute(self._sql["retired"])]
+
     def resume(self, consumer: str, *, who: str, reason: str) -> bool:
         return self.pause(consumer, who=who, reason=reason, paused=False)
 

@@ -45,6 +45,9 @@ update {schema}.consumers c set retired_at = clock_timestamp()
    and not exists (select from {schema}.positions p where p.consumer = c.name and p.lease_until > clock_timestamp())
 returning c.name
 
+-- name: retired
+select name from {schema}.consumers where retired_at is not null order by name
+
 -- name: holders
 select owner from {schema}.instances where consumer = %(consumer)s and seen_until > clock_timestamp()
 union
