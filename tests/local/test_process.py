@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tallymark.local.process import ServerProcess, State
+from tallymark.local.process import ServerProcess, State, _children
 from tests.waiting import wait_for
 
 FOREVER = [sys.executable, "-c", "import signal; signal.pause()"]
@@ -47,6 +48,22 @@ def test_killed_is_crashed_and_forgotten_is_stopped(server: ServerProcess) -> No
     assert server.state() is State.CRASHED
     server.forget()
     assert server.state() is State.STOPPED
+
+
+def test_a_child_that_another_thread_reaps_first(server: ServerProcess) -> None:
+    """A cluster stops its servers side by side, and each looks after all children."""
+
+    class Raced(subprocess.Popen[bytes]):
+        def poll(self) -> int | None:
+            ended = super().poll()
+            _children.pop(self.pid, None)  # what the other thread does at this very moment
+            return ended
+
+    child = Raced([sys.executable, "-c", ""])
+    child.wait()
+    _children[child.pid] = child
+    assert server.find() is None
+    assert child.pid not in _children
 
 
 def test_pause_and_resume(server: ServerProcess) -> None:

@@ -91,7 +91,7 @@ class ServerProcess:
     def _reap(self) -> None:
         for pid, child in list(_children.items()):
             if child.poll() is not None:
-                del _children[pid]
+                _children.pop(pid, None)  # stopped side by side, another thread may have been first
 
     @property
     def pid(self) -> int | None:
