@@ -152,6 +152,14 @@ def test_the_trace_of_the_span_that_is_current() -> None:
     assert json.loads(headers)["traceparent"] == trace
 
 
+def test_the_trace_is_taken_from_opentelemetry_itself() -> None:
+    trace = pytest.importorskip("opentelemetry.trace")
+    context = trace.SpanContext(0xA, 0xB, is_remote=False, trace_flags=trace.TraceFlags(1))
+    assert current_traceparent() is None
+    with trace.use_span(trace.NonRecordingSpan(context)):
+        assert current_traceparent() == f"00-{0xA:032x}-{0xB:016x}-01"
+
+
 @pytest.mark.parametrize("topic", ["", ".", "..", "a b", "ü", "a/b", "x" * 250, None, 5, b"t"])
 def test_topics_that_are_none(topic: Any) -> None:
     with pytest.raises(UsageError, match="is not a topic's name"):

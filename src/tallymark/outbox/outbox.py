@@ -93,8 +93,9 @@ class Outbox:
     def add_many(
         self, tx: Any, messages: Iterable[Draft], *, encode: Encode | None = None
     ) -> list[uuid.UUID]:
-        """Add many messages at COPY's speed; gives back their ids in order."""
-        entries = [self.entry(draft, encode) for draft in messages]
+        """Add many messages at COPY's speed; gives back their ids in order. They carry the trace of this call."""
+        trace = current_traceparent()
+        entries = [self._entry(draft, encode, trace) for draft in messages]
         if entries:
             self._writer.add_many(tx, entries)
         return [entry.id for entry in entries]
@@ -110,12 +111,15 @@ class Outbox:
 
     def entry(self, draft: Draft, encode: Encode | None = None) -> Entry:
         """Check one message and turn it into the row that will be written."""
+        return self._entry(draft, encode, current_traceparent())
+
+    def _entry(self, draft: Draft, encode: Encode | None, trace: str | None) -> Entry:
         topic, value, key, type_, headers, partition, id_ = draft
         check_topic(topic)
         if partition is not None and (not isinstance(partition, int) or partition < 0):
             raise UsageError(f"partition {partition!r} is not a number from 0 up")
         sent, content_type = encoded(value, encode or self._encode)
-        carried = headers_json(self.source, type_ or topic, content_type, current_traceparent(), headers)
+        carried = headers_json(self.source, type_ or topic, content_type, trace, headers)
         return Entry(id_ or new_id(), topic, encoded_key(key), sent, carried, partition)
 
 
