@@ -19,8 +19,9 @@ from tallymark.inbox.config import InboxConfig
 from tallymark.inbox.custody import Custody
 from tallymark.inbox.handover import Batch, Handover
 from tallymark.inbox.identity import key_hash
-from tallymark.inbox.keeper import PATIENCE, Keeper, Outcome
+from tallymark.inbox.keeper import PATIENCE, Keeper
 from tallymark.inbox.logport import Log, Polled
+from tallymark.inbox.outcome import Outcome
 from tallymark.inbox.ports import Queued
 from tallymark.inbox.receiver import Receiver
 from tallymark.inbox.screening import Screen

@@ -16,49 +16,28 @@ import random
 import threading
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from tallymark.apply.applier import Applied, Applier, HandlerFailed, HandlerHung, TransactionBroken
 from tallymark.apply.failure import Verdict, is_deferred_violation, verdict_of
 from tallymark.apply.watch import Watch
 from tallymark.crashpoint import reached
-from tallymark.errors import OutcomeUnknown, TallymarkError
+from tallymark.errors import OutcomeUnknown
 from tallymark.inbox.book import Book
 from tallymark.inbox.config import InboxConfig
 from tallymark.inbox.handover import Batch
 from tallymark.inbox.obituary import tell
-from tallymark.inbox.ports import Failed, InboxStore, InboxTx, Move, Place, Queued, Received, StalePositions
+from tallymark.inbox.outcome import Outcome
+from tallymark.inbox.ports import InboxStore, InboxTx, Move, Queued, Received, StalePositions
 from tallymark.inbox.salvage import Salvage
 from tallymark.inbox.screening import Screen
+from tallymark.inbox.settling import Settler
 from tallymark.observe.retrying import told_again
 
 log = logging.getLogger("tallymark.inbox")
 
 # So often a single message may meet a deadlock or a serialization failure in a row.
 PATIENCE = 10
-
-
-@dataclass(slots=True)
-class Outcome:
-    """What keeping a batch came to."""
-
-    kept: int = 0
-    repeated: int = 0
-    applied: int = 0
-    queued: int = 0
-    quarantined: int = 0
-    failures: list[Failed] = field(default_factory=list)
-    reruns: int = 0
-    fenced: set[Place] = field(default_factory=set)
-    ends: dict[Place, int] = field(default_factory=dict)
-
-    @property
-    def failed(self) -> int:
-        return len(self.failures)
-
-    @property
-    def dead(self) -> int:
-        return sum(each.again_in_s is None for each in self.failures)
 
 
 @dataclass(slots=True)
@@ -102,6 +81,7 @@ class Keeper:
         self._screen = screen
         self._config = config
         self._stop = stop
+        self._settler = Settler(store, book, ours=config.positions != "kafka")
 
     def suspect(self, messages: Sequence[Queued], reason: str) -> None:
         """These hung in another thread: one counts as a failed attempt; a list is tried one by one to find which."""
@@ -119,7 +99,7 @@ class Keeper:
             if not part.ends:
                 todo.popleft()
                 continue
-            moves = self._moves(part)
+            moves = self._settler.moves(part)
             try:
                 self._transact(part, moves, outcome, careful=tries.careful)
             except (HandlerFailed, TransactionBroken) as failed:
@@ -130,7 +110,9 @@ class Keeper:
                 tries.careful = True
                 outcome.reruns += 1
             except StalePositions as stale:
-                if not self.watch.is_abandoned() and self._settled(part, moves, outcome, stale.places):
+                if not self.watch.is_abandoned() and self._settler.settled(
+                    part, moves, outcome, stale.places
+                ):
                     todo.popleft()
             except Exception as error:  # noqa: BLE001 - each kind is dealt with; none skips a message
                 if self.watch.is_abandoned():
@@ -141,7 +123,7 @@ class Keeper:
                 tries.over()
                 self._patience_over = False
                 self.trouble = None
-                self._committed(part, outcome)
+                self._settler.committed(part, outcome)
                 todo.popleft()
         self.suspects.clear()
         self._alone = False
@@ -164,7 +146,7 @@ class Keeper:
         self._wait_out(error, tries.waited)
         if verdict is not Verdict.LOST:
             return [part]
-        if self._settled(part, moves, outcome):
+        if self._settler.settled(part, moves, outcome):
             return []
         # Lost on the way, and not for want of a database: something may end what takes long (transaction_timeout).
         tries.lost += isinstance(error, OutcomeUnknown)
@@ -182,22 +164,6 @@ class Keeper:
             # Whatever raises it, it is not two of us in each other's way: it counts as a failed attempt.
             tries.careful = self._patience_over = True
         return [part]
-
-    def _moves(self, part: Batch) -> list[Move]:
-        if self._config.positions == "kafka":
-            return []
-        last = {(each.topic, each.partition): each.logged_at for each in part.messages}
-        return [
-            Move(
-                *place,
-                part.epochs[place],
-                part.starts[place],
-                end,
-                part.leader_epochs.get(place),
-                last.get(place),
-            )
-            for place, end in part.ends.items()
-        ]
 
     def _transact(self, part: Batch, moves: Sequence[Move], outcome: Outcome, *, careful: bool) -> None:
         with self.store.begin() as tx:
@@ -274,57 +240,6 @@ class Keeper:
         else:
             self._alone = True
             self.suspects.update(salvage.suspects())
-
-    def _committed(self, part: Batch, outcome: Outcome) -> None:
-        self._book.note_committed(part.ends, part.epochs)
-        outcome.ends.update(part.ends)
-
-    def _settled(
-        self, part: Batch, moves: Sequence[Move], outcome: Outcome, suspect: frozenset[Place] | None = None
-    ) -> bool:
-        """Whether this part was committed after all, by an earlier try of ours; sets aside what is not ours.
-
-        Without positions of ours there is nothing to read: it runs again, and saved ids tell what was kept.
-        """
-        if not moves:
-            return False
-        try:
-            positions = self.store.positions()
-        except TallymarkError:
-            return False  # still away: the next try asks again
-        lost, done = set(), set()
-        for move in moves:
-            place = move.topic, move.partition
-            found = positions.get(place)
-            if found is None or found.epoch != move.epoch or found.halted is not None:
-                lost.add(place)
-            elif found.next_offset == move.end and move.end != move.start:
-                done.add(place)
-            elif found.next_offset != move.start:
-                lost.add(place)
-        if lost:
-            self._fenced(lost, outcome)
-        if done and done | lost >= {(move.topic, move.partition) for move in moves}:
-            self._committed(part.only(done), outcome)
-            outcome.kept += len(part.messages)
-            return True
-        if suspect and not lost and not done:
-            # The database refused these, and yet finds nothing wrong with them: somebody else is moving them.
-            self._fenced(set(suspect), outcome)
-        return False
-
-    def _fenced(self, places: set[Place], outcome: Outcome) -> None:
-        self._book.set_aside(places)
-        outcome.fenced |= places
-        log.error(
-            "another owner has taken %s; what was read for it changes nothing",
-            ", ".join(f"{topic}/{partition}" for topic, partition in sorted(places)),
-            extra={"action": "inbox.fenced"},
-        )
-        try:
-            self.store.count_fenced(places)
-        except TallymarkError as error:  # the count is for status only; the log line above stands
-            log.warning("could not count it: %s", error, extra={"action": "inbox.fenced"})
 
     def _wait_out(self, error: Exception, attempt: int) -> None:
         delay, self.trouble = told_again(log, error, self._config.backoff, attempt, action="inbox.retry")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import sys
 import threading
 import time
 from collections.abc import Mapping
@@ -34,6 +35,9 @@ _TAKE_AGAIN_S = 1.0
 # A batch is tens of thousands of tuples that live for a moment and hold no cycles. At its own pace the collector looks
 # at all of them again and again, and takes as much time as everything else that is done to a message.
 _COLLECT_EVERY = 50_000
+# After each piece that it has written, the thread that keeps asks for the interpreter again. At Python's own 5 ms it
+# waits for the one that reads: a tenth of the rate.
+_SWITCH_S = 0.001
 
 
 class Unreadable(NamedTuple):
@@ -74,6 +78,7 @@ class Receiver:
         self._taken_at = 0.0
         self._unreadable: dict[Place, Unreadable] = {}
         _collect_rarely()
+        _switch_often()
 
     def run_once(self, timeout_s: float = _POLL_S) -> int:
         """One look; gives back how many messages were handed over."""
@@ -193,3 +198,8 @@ def _collect_rarely() -> None:
     young, middle, old = gc.get_threshold()
     if 0 < young < _COLLECT_EVERY:  # somebody who chose more, or switched it off, knows why
         gc.set_threshold(_COLLECT_EVERY, middle, old)
+
+
+def _switch_often() -> None:
+    if sys.getswitchinterval() > _SWITCH_S:
+        sys.setswitchinterval(_SWITCH_S)

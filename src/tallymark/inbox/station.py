@@ -23,8 +23,9 @@ from tallymark.inbox.config import InboxConfig
 from tallymark.inbox.crew import Crew, Hand
 from tallymark.inbox.custody import Custody
 from tallymark.inbox.handover import Handover
-from tallymark.inbox.keeper import Keeper, Outcome
+from tallymark.inbox.keeper import Keeper
 from tallymark.inbox.logport import Log
+from tallymark.inbox.outcome import Outcome
 from tallymark.inbox.ports import InboxStore, Instance, Place
 from tallymark.inbox.pulse import Pulse
 from tallymark.inbox.receiver import Receiver

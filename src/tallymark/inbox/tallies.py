@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from tallymark.inbox.book import Book
 from tallymark.inbox.custody import Custody
-from tallymark.inbox.keeper import Outcome
+from tallymark.inbox.outcome import Outcome
 from tallymark.inbox.ports import Place, Position, Received
 from tallymark.inbox.workers import Round
 from tallymark.observe import names
