@@ -12,7 +12,7 @@ import pytest
 
 from tallymark.lifecycle import Stage, Verdict
 from tallymark.pipeline.reconcilecells import Cells, LogCell, Resent
-from tallymark.pipeline.reconcilecertify import closed, examined, reopened, stated
+from tallymark.pipeline.reconcilecertify import examined, open_for, reopened, stated
 from tallymark.pipeline.reconcileeffects import place_resent
 from tallymark.pipeline.reconcileground import Ground
 from tallymark.pipeline.reconcileverify import Verification, data
@@ -75,9 +75,12 @@ def said(view: ConsumerView, found: Cells) -> list[Statement]:
 
 def test_a_partition_that_was_not_taken_yet_is_not_passed() -> None:
     found = cells(kept=digest(*range(9)), places={P0: (0, 8), P1: (0, 0)})
-    assert not closed(ground(ledger(next_offsets={P0: 100})), found, 0)
+    assert (
+        open_for(ground(ledger(next_offsets={P0: 100})), found, 0)
+        == "ledger stands at offset 0 of t/1: 1 to go"
+    )
     assert said(ledger(next_offsets={P0: 100}), found) == []
-    assert closed(ground(), found, 0)
+    assert open_for(ground(), found, 0) is None
 
 
 def test_what_was_logged_before_a_consumer_began_is_excused() -> None:

@@ -20,7 +20,7 @@ from tallymark.tally.certificates import (
     issued,
 )
 from tallymark.tally.digest import Digest, inversions, message_digest
-from tallymark.tally.windows import Frontier, Window, is_closed, window_of, windows_between
+from tallymark.tally.windows import Frontier, Window, open_because, window_of, windows_between
 
 PARTS = st.none() | st.binary(max_size=6)
 
@@ -66,20 +66,26 @@ def test_a_position_belongs_to_one_window() -> None:
 
 
 @pytest.mark.parametrize(
-    ("frontier", "next_offset", "closed"),
+    ("frontier", "next_offset", "waits"),
     [
-        (Frontier(last_position=50, floor=None, relayed=50), 8, True),
-        (Frontier(last_position=50, floor=None, relayed=50), 7, False),  # a consumer has not passed offset 7
-        (Frontier(last_position=50, floor=5, relayed=50), 8, False),  # an open writer may still add to it
-        (Frontier(last_position=50, floor=None, relayed=8), 8, False),  # the relay has not passed it
-        (Frontier(last_position=8, floor=None, relayed=8), 8, False),  # it is not full
-        (Frontier(last_position=9, floor=None, relayed=9), 8, True),
+        (Frontier(last_position=50, floor=None, relayed=50), 8, None),
+        (Frontier(last_position=9, floor=None, relayed=9), 8, None),
+        (Frontier(last_position=50, floor=None, relayed=50), 7, "ledger stands at offset 7 of t/0: 1 to go"),
+        (Frontier(last_position=50, floor=None, relayed=50), 5, "ledger stands at offset 5 of t/0: 3 to go"),
+        (
+            Frontier(last_position=50, floor=5, relayed=50),
+            8,
+            "a transaction that is still open may add to it, from position 6 on",
+        ),
+        (Frontier(last_position=50, floor=None, relayed=8), 8, "the relay has sent up to position 8"),
+        (Frontier(last_position=8, floor=None, relayed=8), 8, "it fills: it closes after 1 more message"),
     ],
 )
 def test_a_window_is_closed_when_everybody_has_passed_it(
-    frontier: Frontier, next_offset: int, closed: bool
+    frontier: Frontier, next_offset: int, waits: str | None
 ) -> None:
-    assert is_closed(Window(0, 10), frontier, {("t", 0): 7}, [({"t"}, {("t", 0): next_offset})]) is closed
+    passed = {"ledger": ({"t"}, {("t", 0): next_offset})}
+    assert open_because(Window(0, 10), frontier, {("t", 0): 7}, passed) == waits
 
 
 def statement(start: int = 0, **changes: object) -> Statement:

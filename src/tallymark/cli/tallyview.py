@@ -36,16 +36,17 @@ def report(done: TallyReport) -> list[Any]:
     parts: list[Any] = [
         f"{output.counted(done.messages, 'message')} in {output.counted(done.windows, 'window')}; "
         f"{done.differing} looked into, "
-        f"{done.open_windows} not closed yet, {done.certified} certified now"
+        f"{len(done.still_open)} not closed yet, {done.certified} certified now"
     ]
     parts += done.remarks
-    if done.uncertified:
-        parts.append(
-            output.table(
-                ("closed, not certified", "why"),
-                [(f"{first}–{last}", why) for _, first, last, why in done.uncertified[:_SHOWN]],
+    for title, windows in (
+        (("closed, not certified", "why"), done.uncertified),
+        (("not closed yet", "it waits"), done.still_open),
+    ):
+        if windows:
+            parts.append(
+                output.table(title, [(f"{first}–{last}", why) for _, first, last, why in windows[:_SHOWN]])
             )
-        )
     parts.append(
         output.table(
             ("verdict", "messages", "which means"),

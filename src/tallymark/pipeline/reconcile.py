@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from tallymark.lifecycle import Verdict
 from tallymark.pipeline.reconcilecells import Cells
-from tallymark.pipeline.reconcilecertify import closed, copies_of, examined, reopened, spoiled
+from tallymark.pipeline.reconcilecertify import copies_of, examined, open_for, reopened, spoiled
 from tallymark.pipeline.reconcilefiles import FindingFiles
 from tallymark.pipeline.reconcilefirst import FirstLook
 from tallymark.pipeline.reconcileframes import Reading, frames_of, stray_ids
@@ -155,7 +155,11 @@ class Tally:
         numbers = [number for number in cells.numbers() if low <= number <= high]
         report.windows += len(numbers)
         report.differing += len(reading.numbers)
-        report.open_windows += sum(not closed(ground, cells, number) for number in numbers)
+        report.still_open += [
+            (ground.name, cells.window(number).start, cells.window(number).end - 1, why)
+            for number in numbers
+            if (why := open_for(ground, cells, number)) is not None
+        ]
         for number in set(numbers) - set(reading.numbers):
             report.judged(Verdict.DELIVERED, cells.outbox_of(number).count)
         if ground.first <= ground.lowest:

@@ -13,7 +13,7 @@ from tallymark.pipeline.reconcileground import Ground, place_text
 from tallymark.store.postgres.tally import ConsumerView
 from tallymark.tally.certificates import ConsumerCount, Statement
 from tallymark.tally.findings import Finding
-from tallymark.tally.windows import Place, Window, is_closed
+from tallymark.tally.windows import Place, Window, open_because
 
 # Of empty windows: a sequence that was set far ahead leaves more of them than anybody wants at once.
 EMPTY_AT_ONCE = 10_000
@@ -27,7 +27,7 @@ def examined(ground: Ground, cells: Cells, faulty: Set[int]) -> Iterator[tuple[W
     numbers = sorted({*cells.numbers(), *_empty(ground, cells)})
     resumes = dict(_resumes(ground, cells, numbers))
     for number in numbers:
-        if number * ground.rows < ground.first or not closed(ground, cells, number):
+        if number * ground.rows < ground.first or open_for(ground, cells, number):
             continue
         if number in faulty:
             yield cells.window(number), "something was found in it"
@@ -87,9 +87,10 @@ def reopened(ground: Ground, cells: Cells) -> set[int]:
     return found
 
 
-def closed(ground: Ground, cells: Cells, number: int) -> bool:
-    passed = [(view.topics, view.next_offsets) for view in ground.consumers.values()]
-    return is_closed(cells.window(number), ground.view.frontier, cells.ends_of(number), passed)
+def open_for(ground: Ground, cells: Cells, number: int) -> str | None:
+    """Whom a window waits for; None: it is closed."""
+    passed = {label: (view.topics, view.next_offsets) for label, view in ground.consumers.items()}
+    return open_because(cells.window(number), ground.view.frontier, cells.ends_of(number), passed)
 
 
 def stated(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,7 +28,8 @@ class TallyReport:
     findings: list[Finding] = field(default_factory=list)
     found: int = 0
     certified: int = 0
-    open_windows: int = 0
+    # Not closed yet: outbox, first and last position, whom it waits for.
+    still_open: list[tuple[str, int, int, str]] = field(default_factory=list)
     # Closed, and not certified: outbox, first and last position, why.
     uncertified: list[tuple[str, int, int, str]] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
@@ -54,12 +56,10 @@ class TallyReport:
         return {
             "windows": self.windows,
             "differing": self.differing,
-            "open": self.open_windows,
+            "open": len(self.still_open),
+            "waiting": _windows(self.still_open),
             "certified": self.certified,
-            "uncertified": [
-                {"outbox": outbox, "window": [first, last + 1], "why": why}
-                for outbox, first, last, why in self.uncertified
-            ],
+            "uncertified": _windows(self.uncertified),
             "messages": self.messages,
             "by_verdict": {verdict.value: n for verdict, n in sorted(self.by_verdict.items()) if n},
             "by_stage": [
@@ -80,3 +80,7 @@ class TallyReport:
 
     def _count(self, verdicts: tuple[Verdict, ...]) -> int:
         return sum(n for (verdict, _, _), n in self.by_stage.items() if verdict in verdicts)
+
+
+def _windows(said: Sequence[tuple[str, int, int, str]]) -> list[dict[str, Any]]:
+    return [{"outbox": outbox, "window": [first, last + 1], "why": why} for outbox, first, last, why in said]

@@ -8,7 +8,7 @@ accounted for by its own name.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 Place = tuple[str, int]
@@ -56,22 +56,35 @@ def windows_between(first: int, last: int, rows: int = ROWS) -> list[Window]:
     return [Window(start, start + rows) for start in range(first - first % rows, last + 1, rows)]
 
 
-def is_closed(
+def open_because(
     window: Window,
     frontier: Frontier,
     ends: Mapping[Place, int],
-    passed: Iterable[tuple[Collection[str], Mapping[Place, int]]],
-) -> bool:
-    """Whether floor, relay and every consumer have passed it.
+    passed: Mapping[str, tuple[Collection[str], Mapping[Place, int]]],
+) -> str | None:
+    """Whom it waits for, where floor, relay and every consumer have not passed it yet; None: it is closed.
 
     `ends` holds the highest offset of the window's messages in each partition; `passed` each consumer's topics and next
     offsets. A partition that it has not taken yet, of a topic that it reads, it has not passed.
     """
-    if frontier.settled < window.end - 1:
-        return False
-    return all(
-        position.get(place, 0) > offset
-        for topics, position in passed
-        for place, offset in ends.items()
-        if place[0] in topics
-    )
+    last = window.end - 1
+    if frontier.last_position < last:
+        more = last - frontier.last_position
+        return f"it fills: it closes after {more:,} more message{'s' if more > 1 else ''}"
+    if frontier.floor is not None and frontier.floor < last:
+        return f"a transaction that is still open may add to it, from position {frontier.floor + 1} on"
+    if frontier.relayed < last:
+        return f"the relay has sent up to position {frontier.relayed}"
+    for name, (topics, position) in sorted(passed.items()):
+        behind = {
+            place: offset + 1 - position.get(place, 0)
+            for place, offset in ends.items()
+            if place[0] in topics and position.get(place, 0) <= offset
+        }
+        if behind:
+            topic, partition = place = min(behind)
+            where = f"{topic}/{partition}" + (f" and {len(behind) - 1} more" if len(behind) > 1 else "")
+            return (
+                f"{name} stands at offset {position.get(place, 0)} of {where}: {sum(behind.values()):,} to go"
+            )
+    return None
