@@ -6,6 +6,7 @@ import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import psycopg
 import pytest
 
 from tallymark.broker.kafka import AdminClient
@@ -254,6 +255,39 @@ def test_a_consumer_that_was_stopped_for_good_is_waited_for_no_more(inbox_ground
     inbox_ground.send(3)
     inbox_ground.apply_all(6)  # started again, it is a consumer like any other
     assert [each.name for each in tally.views()] == [name]
+
+
+def test_a_topic_that_a_consumer_reads_no_more_is_waited_for_no_more(inbox_ground: Ground) -> None:
+    name, topic, tally = inbox_ground.name, inbox_ground.topic, TallyConsumers("ledger", inbox_ground.url)
+    retire = ("inbox", "retire", name, "--topic", topic, "--reason", "another service has it now")
+    inbox_ground.send(3)
+    inbox_ground.apply_all(3)
+    assert "reads" in verb(inbox_ground, *retire, code=1)["error"]
+    with psycopg.connect(
+        inbox_ground.url
+    ) as connection:  # as its next start would, with another list of topics
+        connection.execute("update tallymark.consumers set topics = '{others}'")
+    assert topic in tally.views()[0].topics, "half of a roll-out is no reason to forget what is owed"
+    assert "say why" in verb(inbox_ground, *retire[:5], code=2)["remedy"]
+    held = "update tallymark.positions set owner = %s, owner_kind = %s, lease_until = %s where partition = 0"
+    with psycopg.connect(
+        inbox_ground.url
+    ) as connection:  # as the last one that read it does, until it is gone
+        connection.execute(held, ["old", "service", datetime.now(UTC) + timedelta(hours=1)])
+    assert "old holds" in verb(inbox_ground, *retire, code=1)["error"]
+    with psycopg.connect(inbox_ground.url) as connection:
+        connection.execute(held, [None, None, None])
+    assert verb(inbox_ground, *retire)["changed"]
+    assert not verb(inbox_ground, *retire)["changed"]
+    assert "never read" in verb(inbox_ground, *retire[:4], "nothing", "--reason", "x", code=2)["error"]
+    assert tally.views()[0].topics == {"others"}
+    assert verb(inbox_ground, "inbox", "status")[0]["positions"] == []
+    inbox_ground.send(3)
+    inbox_ground.apply_all(6)  # read again, it goes on where it stood
+    assert tally.views()[0].topics == {topic}
+    assert (
+        len(tally.views()[0].next_offsets) == len(verb(inbox_ground, "inbox", "status")[0]["positions"]) > 0
+    )
 
 
 def test_a_paused_consumer_stays_paused_through_a_seek(inbox_ground: Ground) -> None:

@@ -98,17 +98,24 @@ def resume(
 @app.command()
 def retire(
     consumer: Consumer,
+    topic: Annotated[
+        str | None, typer.Option("--topic", help="Only from this topic, which it reads no more.")
+    ] = None,
     database: connections.DatabaseOption = None,
     reason: Reason = "",
     as_json: output.JsonOption = False,
 ) -> None:
     """Say that a consumer was stopped for good: nobody waits for it any more. Starting it takes it back."""
-    settings = connections.load(database=database).settings
-    changed = _operators(settings).retire(consumer, who=getpass.getuser(), reason=reason)
+    operators, who = _operators(connections.load(database=database).settings), getpass.getuser()
+    if topic is None:
+        changed = operators.retire(consumer, who=who, reason=reason)
+    else:
+        changed = operators.retire_topic(consumer, topic, who=who, reason=reason)
+    what = consumer if topic is None else f"{consumer} in {topic}"
     output.emit(
-        {"consumer": consumer, "changed": changed},
+        {"consumer": consumer, "topic": topic, "changed": changed},
         as_json=as_json,
-        human=lambda: f"{consumer} is retired" if changed else f"{consumer} was retired before",
+        human=lambda: f"{what} is retired" if changed else f"{what} was retired before",
     )
 
 

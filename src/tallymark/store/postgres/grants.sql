@@ -118,6 +118,7 @@ begin
     end if;
     if to_regclass('{schema}.inbox') is not null then
         grant update (paused, retired_at) on {schema}.consumers to tallymark_console;
+        grant update (retired_at) on {schema}.positions to tallymark_console;
         grant insert on {schema}.inbox to tallymark_console;
         grant select, insert, update, delete on {schema}.queue to tallymark_console;
         grant select, insert, update on {schema}.dead_letters to tallymark_console;

@@ -97,7 +97,7 @@ select %(consumer)s, w.topic, w.partition, w.start, w.start, 1, %(owner)s, %(kin
  order by w.topic, w.partition
 on conflict (consumer, topic, partition) do update
    set epoch = p.epoch + 1, owner = excluded.owner, owner_kind = excluded.owner_kind,
-       lease_until = excluded.lease_until, changed_at = clock_timestamp(),
+       lease_until = excluded.lease_until, changed_at = clock_timestamp(), retired_at = null,
        topic_id = case when p.topic_id = '' then excluded.topic_id else p.topic_id end
  where p.owner is null or p.owner = excluded.owner or p.lease_until <= clock_timestamp()
     or (p.owner_kind = 'service' and excluded.owner_kind = 'service')

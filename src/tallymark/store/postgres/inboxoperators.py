@@ -192,6 +192,33 @@ class InboxOperators(InboxActions):
                 )
             return False
 
+    def retire_topic(self, consumer: str, topic: str, *, who: str, reason: str) -> bool:
+        """It reads this topic no more, and nobody waits for it there. Whether that changed anything; refused while it
+        does."""
+        if not reason:
+            raise UsageError("a topic is retired with a reason", remedy="say why with --reason")
+        with self._action("inbox.retire", who, reason) as (connection, audit):
+            parameters = {"consumer": consumer, "topic": topic}
+            if connection.execute(self._sql["retire_topic"], parameters).fetchone() is not None:
+                audit(consumer, {"topic": topic})
+                return True
+            self._require(connection, consumer)
+            found = connection.execute(self._sql["reads"], parameters).fetchone()
+            reads, holder, stood = found or (False, None, False)
+            if holder is not None:
+                raise Problem(
+                    f"{holder} holds positions of {topic} for {consumer}",
+                    remedy="stop it, and wait until its lease has ended",
+                )
+            if reads:
+                raise Problem(
+                    f"{consumer} reads {topic}, or did when it last ran",
+                    remedy="start it without that topic first; one that runs no more is retired without --topic",
+                )
+            if not stood:
+                raise UsageError(f"{consumer} has never read {topic}", remedy="see `tallymark inbox status`")
+            return False
+
     def retired(self) -> list[str]:
         """Those that were stopped for good."""
         with self._open() as connection:

@@ -25,7 +25,7 @@ select c.name, c.topics, c.mode, c.paused, q.queued, q.parked, d.dead, d.retryin
 select consumer, topic, partition, next_offset, epoch, owner, owner_kind,
        coalesce(lease_until > clock_timestamp(), false), halted, kept, fenced, logged_at, changed_at
   from {schema}.positions
- where %(consumer)s::text is null or consumer = %(consumer)s
+ where (%(consumer)s::text is null or consumer = %(consumer)s) and retired_at is null
  order by consumer, topic, partition
 
 -- name: instances
@@ -44,6 +44,24 @@ update {schema}.consumers c set retired_at = clock_timestamp()
    and not exists (select from {schema}.instances n where n.consumer = c.name and n.seen_until > clock_timestamp())
    and not exists (select from {schema}.positions p where p.consumer = c.name and p.lease_until > clock_timestamp())
 returning c.name
+
+-- name: retire_topic
+-- One that it still reads, or that somebody holds, is not dropped. The rows stay: whoever reads it again goes on there.
+update {schema}.positions p set retired_at = clock_timestamp()
+  from {schema}.consumers c
+ where c.name = %(consumer)s and p.consumer = c.name and p.topic = %(topic)s and p.retired_at is null
+   and not p.topic = any(c.topics) and not exists (
+       select from {schema}.positions h
+        where h.consumer = c.name and h.topic = p.topic and h.lease_until > clock_timestamp())
+returning p.partition
+
+-- name: reads
+-- Whether it reads a topic; who holds positions in it; whether it stands in it at all.
+select %(topic)s = any(c.topics),
+       (select min(p.owner) from {schema}.positions p
+         where p.consumer = c.name and p.topic = %(topic)s and p.lease_until > clock_timestamp()),
+       exists (select from {schema}.positions p where p.consumer = c.name and p.topic = %(topic)s)
+  from {schema}.consumers c where c.name = %(consumer)s
 
 -- name: retired
 select name from {schema}.consumers where retired_at is not null order by name
