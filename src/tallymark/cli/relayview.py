@@ -52,7 +52,7 @@ def shown(status: OutboxStatus, option: str = "") -> list[RenderableType]:
         )
     parts += [
         f"topic {held.topic} is {held.state}, {held.messages:,}{' or more' if held.at_least else ''} of its messages "
-        f"wait: {held.reason}"
+        f"wait: {held.reason}; once it is put right (`tallymark topics check {held.topic}`) they are sent"
         for held in status.held_topics
     ]
     parts += [f"lane {lane.lane} is halted: {lane.halted}" for lane in status.lanes if lane.halted]
