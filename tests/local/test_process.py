@@ -6,7 +6,10 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from pathlib import Path
 
 import psutil
@@ -86,6 +89,23 @@ def test_found_without_a_pid_file(server: ServerProcess) -> None:
     server.forget()
     assert server.pid == pid
     assert json.loads((server.folder / "process.json").read_text())["pid"] == pid
+
+
+def test_found_by_several_threads_at_once(server: ServerProcess) -> None:
+    """Each of Spark's workers waits for the master, and finds it before its pid file is written."""
+    pid = start(server)
+    together = threading.Barrier(4)
+
+    def look(_: int) -> list[int | None]:
+        found = []
+        for _ in range(20):
+            together.wait(30)
+            server.forget()
+            found.append(server.pid)
+        return found
+
+    with ThreadPoolExecutor(4) as threads:
+        assert set(chain(*threads.map(look, range(4)))) == {pid}
 
 
 def test_a_pid_that_is_now_someone_elses_is_left_alone(server: ServerProcess) -> None:

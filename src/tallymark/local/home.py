@@ -16,6 +16,7 @@ import json
 import os
 import shutil
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -151,8 +152,8 @@ class Home:
 
 
 def write_private(path: Path, text: str) -> None:
-    """Replace `path` atomically, readable by its owner only."""
-    scratch = path.with_name(f".{path.name}.{os.getpid()}")
+    """Replace `path` atomically, readable by its owner only, whoever else writes it at the same time."""
+    scratch = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
     descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w") as file:
         file.write(text)
