@@ -330,6 +330,17 @@ def test_what_is_held_back_is_told_once(
     assert day(4) in told[0]
 
 
+def test_a_place_that_nobody_reads_any_more_is_asked_about_the_next_time(
+    old_ledger: str, store: PostgresInboxStore
+) -> None:
+    """Its positions were in Kafka, and its consumer reads another topic by now: only the messages tell of it."""
+    keep(store, aged(4, 10))
+    retention = InboxRetention(old_ledger)
+    assert retention.read() == (set(), set())
+    assert retention.run({}, AT_ONCE).held_back == day(4)
+    assert retention.read() == (set(), {PLACE})
+
+
 def test_one_at_a_time_keeps_house(old_ledger: str, store: PostgresInboxStore) -> None:
     with psycopg.connect(old_ledger) as other:
         other.execute("select pg_advisory_lock(hashtextextended('tallymark inbox retention', 0))")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,6 @@ from tallymark.errors import TallymarkError
 
 if TYPE_CHECKING:
     from tallymark.broker.kafka import AdminClient
-    from tallymark.store.postgres.inboxoperators import ConsumerStatus
 
 Place = tuple[str, int]
 
@@ -24,16 +23,15 @@ log = logging.getLogger("tallymark.inbox")
 def upkeep_of(client: dict[str, str], url: str, schema: str, keep: timedelta) -> Callable[[], None]:
     """What an inbox process does now and then, beside its work."""
     from tallymark.broker.reach import admin_client
-    from tallymark.store.postgres.inboxoperators import InboxOperators
     from tallymark.store.postgres.inboxretention import InboxRetention
 
     admin = admin_client(client)
-    operators, retention = InboxOperators(url, schema=schema), InboxRetention(url, schema=schema)
+    retention = InboxRetention(url, schema=schema)
 
     def upkeep() -> None:
         starts: dict[Place, int] = {}
         try:
-            starts = log_starts(admin, operators.status())
+            starts = log_starts(admin, *retention.read())
         except (
             TallymarkError
         ) as error:  # of what the log still has nothing is known: nothing goes, and partitions are made
@@ -43,13 +41,12 @@ def upkeep_of(client: dict[str, str], url: str, schema: str, keep: timedelta) ->
     return upkeep
 
 
-def log_starts(admin: AdminClient, consumers: Sequence[ConsumerStatus]) -> dict[Place, int]:
+def log_starts(admin: AdminClient, topics: Collection[str], read: Collection[Place]) -> dict[Place, int]:
     """Where logs begin, of all that was ever read here; one that was deleted gives nothing again, and so has no begin."""
     from tallymark.broker import offsets
 
-    read = {each.place for consumer in consumers for each in consumer.positions}
-    topics = {topic for consumer in consumers for topic in consumer.topics} | {topic for topic, _ in read}
-    gone = offsets.deleted(admin, topics)
-    places = offsets.partitions(admin, topics - gone)
+    named = {*topics, *(topic for topic, _ in read)}
+    gone = offsets.deleted(admin, named)
+    places = offsets.partitions(admin, named - gone)
     starts = {place: first for place, (first, _) in offsets.bounds(admin, places).items()}
     return starts | {place: _PASSED for place in read if place[0] in gone}

@@ -69,6 +69,17 @@ class InboxRetention:
         self._seen: dict[str, dict[Place, int]] = {}
         self._told: str | None = None
 
+    def read(self) -> tuple[set[str], set[Place]]:
+        """Topics and places whose logs count: of every consumer there ever was, and of days that could not go."""
+        try:
+            with connect(self._url, application="tallymark retention") as connection:
+                require_schema(connection, self._schema, Role.CONSUMER)
+                topics = {topic for (topic,) in connection.execute(self._sql["topics"])}
+                places = {(topic, partition) for topic, partition in connection.execute(self._sql["places"])}
+        except psycopg.Error as error:
+            raise explain(error, self._url) from error
+        return topics, places.union(*self._seen.values())
+
     def run(self, log_starts: Mapping[Place, int], keep: timedelta) -> InboxRetentionReport:
         """Make, finish, drop, prune. `log_starts`: all places of all consumers; one that is missing is not known."""
         try:
@@ -229,8 +240,8 @@ def _not_passed(highest: Mapping[Place, int], log_starts: Mapping[Place, int]) -
         start = log_starts.get((topic, partition))
         if start is None:
             return (
-                f"nothing is known of the log of {topic}/{partition}, which it has messages of: Kafka is away, or no "
-                "consumer here reads that topic any more, or it was deleted"
+                f"nothing is known of the log of {topic}/{partition}, which it has messages of: Kafka is away, or has "
+                "not been asked about it yet"
             )
         if start <= top:
             return (

@@ -9,6 +9,13 @@ select pg_advisory_unlock(hashtextextended('{schema} inbox retention', 0))
 -- name: make_ahead
 select {schema}.make_inbox_partitions(now() + %(ahead)s * partition_width) from {schema}.inbox_identity
 
+-- name: topics
+select distinct unnest(topics) from {schema}.consumers
+
+-- name: places
+-- Also of consumers and topics that were retired: what was kept for them lies among what the others keep.
+select distinct topic, partition from {schema}.positions
+
 -- name: partitions
 -- Of one table, oldest first, with their bounds, and whether a drop of them was begun and not ended. Without the one for
 -- ids that carry no time: it is never dropped.
