@@ -8,7 +8,7 @@ from enum import StrEnum
 import psycopg
 import pytest
 
-from tallymark.errors import SchemaMismatch
+from tallymark.errors import SchemaMismatch, UsageError
 from tallymark.lifecycle import (
     ApplicationOutcome,
     BatchState,
@@ -45,6 +45,18 @@ def test_the_next_version_is_run_on(database: str) -> None:
     pretend(database, NEWEST + 1)
     assert identity(database) == made.outbox_id
     assert migrate(database, role=Role.PRODUCER).applied == ()
+
+
+def test_a_database_in_another_encoding_is_refused(database: str) -> None:
+    """What is written in UTF-8 would not be found again there."""
+    with psycopg.connect(database, autocommit=True) as tx:
+        name = f"{tx.info.dbname}_latin1"
+        tx.execute(f"create database {name} encoding 'LATIN1' locale 'C' template template0")
+        try:
+            with pytest.raises(UsageError, match="is encoded in LATIN1, not in UTF8"):
+                migrate(database.replace(tx.info.dbname, name), role=Role.CONSUMER)
+        finally:
+            tx.execute(f"drop database {name} with (force)")
 
 
 def test_a_version_beyond_that_is_refused_with_what_to_do(database: str) -> None:

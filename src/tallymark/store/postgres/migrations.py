@@ -17,7 +17,7 @@ import psycopg
 
 from tallymark.errors import SchemaMismatch, UsageError
 from tallymark.lifecycle import Role
-from tallymark.store.postgres.connection import Connection, connect, explain, place_at
+from tallymark.store.postgres.connection import Connection, connect, explain, place_at, place_of
 from tallymark.store.queries import checked_schema
 
 # One lane has the least latency, and one relay's worth of throughput; more lanes are for more relays.
@@ -97,6 +97,7 @@ def migrate(
             connection.execute(
                 "select pg_advisory_xact_lock(hashtextextended('tallymark migrate ' || %s, 0))", [schema]
             )
+            _refuse_encoding(connection, url)
             before = applied_versions(connection, schema)
             _refuse_newer(schema, before)
             todo = [m for m in known() if m.version not in before and m.serves(role)]
@@ -179,6 +180,16 @@ def require_schema(connection: Connection, schema: str, role: Role) -> None:
     raise SchemaMismatch(
         what, remedy=f"run `tallymark init --role {role} --database {name}` for it, or with its URL"
     )
+
+
+def _refuse_encoding(connection: Connection, url: str) -> None:
+    """Texts are written as UTF-8, in binary: in another encoding they would not be found again."""
+    row = connection.execute("select current_setting('server_encoding')").fetchone()
+    if row is not None and row[0] != "UTF8":
+        raise UsageError(
+            f"the database {place_of(url)} is encoded in {row[0]}, not in UTF8",
+            remedy="create one with: create database NAME encoding 'UTF8' template template0",
+        )
 
 
 def _refuse_newer(schema: str, applied: set[int]) -> None:
