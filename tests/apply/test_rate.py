@@ -90,8 +90,20 @@ def test_a_long_wait_comes_again_rather_than_hold_its_locks() -> None:
     time = Time()
     bucket = Bucket(rate=0.1, burst=1)
     bucket.take(1, now=0.0)
-    rounds: list[bool] = []
-    while not rounds or not rounds[-1]:
-        rounds.append(Pace({"t": bucket}, time.wait, time.clock, until=time.now + 0.25).turn("t", 1))
-    assert rounds == [False, True]
-    assert time.now == 2 * PATIENCE_S
+    turns = Pace({"t": bucket}, time.wait, time.clock, until=0.25)
+    assert not turns.turn("t", 1)
+    assert time.now == 0
+    # Others are not held up by it, and it does not come before its time.
+    assert turns.turn("other", 1)
+    assert not turns.time_is_up()
+    assert not turns.turn("t", 1)
+    assert [bucket.is_ready(now) for now in (0.0, 9.9, 10.0)] == [False, False, True]
+    assert bucket.take(1, now=10.0) == 0, "what was not waited for was given back"
+
+
+def test_a_short_wait_is_waited() -> None:
+    time = Time()
+    bucket = Bucket(rate=1 / PATIENCE_S, burst=1)
+    bucket.take(1, now=0.0)
+    assert Pace({"t": bucket}, time.wait, time.clock, until=0.25).turn("t", 1)
+    assert time.now == PATIENCE_S

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import psycopg
 import pytest
@@ -14,6 +16,7 @@ import pytest
 from tallymark.apply.applier import Applier
 from tallymark.apply.handlers import Handlers
 from tallymark.apply.incoming import Message
+from tallymark.errors import OutcomeUnknown, Stale
 from tallymark.inbox.book import Book
 from tallymark.inbox.config import InboxConfig
 from tallymark.inbox.custody import Custody
@@ -27,6 +30,7 @@ from tallymark.inbox.receiver import Receiver
 from tallymark.inbox.screening import Screen
 from tallymark.inbox.stride import Stride
 from tallymark.inbox.workers import Noticed, Worker
+from tallymark.message import new_id
 from tallymark.policy import Backoff
 from tallymark.store.postgres.inboxstore import PostgresInboxStore
 from tests.inbox_store.conftest import message, query, taken
@@ -113,6 +117,85 @@ def test_what_is_ended_because_it_takes_long_is_kept_in_parts(
     outcome = keep(store, handle, stop)
     assert (outcome.applied, outcome.failed) == (COUNT, 0)
     assert query(ledger, "select count(*) from tallymark.applications") == [(COUNT,)]
+
+
+@pytest.mark.parametrize("run", [keep, work])
+def test_a_message_that_costs_its_session_every_time_is_a_failed_attempt(
+    store: PostgresInboxStore, ledger: str, stop: threading.Event, run: Callable[..., Any]
+) -> None:
+    """Found by halves like any other, and not tried for ever: nothing behind it would be applied (C9)."""
+
+    def handle(message: Message, tx: Any) -> None:
+        if message.key == b"7":
+            tx.execute("select pg_terminate_backend(pg_backend_pid())")
+
+    run(store, handle, stop)
+    assert query(ledger, "select count(*) from tallymark.applications") == [(COUNT - 1,)]
+    ((attempts, reason),) = query(ledger, "select attempts, reason from tallymark.queue")
+    assert attempts == 1
+    assert f"lost the database's session {PATIENCE + 1} times in a row" in reason
+
+
+@pytest.mark.parametrize("error", [OutcomeUnknown("the other side did not answer"), Stale("too late")])
+def test_what_a_handler_does_not_know_of_others_is_a_failed_attempt(
+    store: PostgresInboxStore, ledger: str, stop: threading.Event, error: Exception
+) -> None:
+    """Our own session is well: raised again and again it would hold up all that is behind it."""
+
+    def handle(message: Message, _tx: Any) -> None:
+        if message.key == b"7":
+            raise error
+
+    outcome = keep(store, handle, stop)
+    assert (outcome.applied, outcome.failed) == (COUNT - 1, 1)
+
+
+def test_a_rate_that_is_used_up_holds_up_no_other_topic(
+    store: PostgresInboxStore, ledger: str, stop: threading.Event
+) -> None:
+    applied: list[str] = []
+    handlers = Handlers()
+    for topic, rate in (("limited", 0.001), ("transfers", None)):
+        handlers.handler(topic, max_rate=rate)(lambda message, _tx: applied.append(message.topic))
+    # In the order of claims the limited ones come first, as they may.
+    keys = sorted(range(20), key=lambda n: key_hash("limited", b"%d" % n, new_id()))
+    messages = [message(n, topic="limited", key=b"%d" % keys[n]) for n in range(5)]
+    messages += [message(n, key=b"%d" % n) for n in range(5)]
+    apply = Applier(handlers)
+    with store.begin() as tx:
+        tx.keep(messages)
+        tx.enqueue([Queued(each, apply.key_hash(each)) for each in messages])
+    config = replace(CONFIG, topics=("limited", "transfers"))
+    worker = Worker(store, apply, config, stop, held_back=threading.Event(), noticed=Noticed())
+    worker._after = -(2**63)
+    began = time.monotonic()
+    while worker.run_once().claimed:
+        assert time.monotonic() - began < 3, "it does not wait in its transaction"
+    assert Counter(applied) == {"limited": 1, "transfers": 5}
+    assert query(ledger, "select count(*) from tallymark.queue") == [(4,)]
+
+
+def test_a_worker_that_looks_for_long_and_finds_nothing_looks_less_often(
+    store: PostgresInboxStore, ledger: str, stop: threading.Event
+) -> None:
+    """A hundred thousand dead keys are walked past each time: eight workers would do nothing else."""
+
+    class Rest(threading.Condition):
+        rests: ClassVar[list[float]] = []
+
+        def wait(self, timeout: float | None = None) -> bool:
+            self.rests.append(timeout or 0.0)
+            stop.set()
+            return True
+
+    worker = Worker(
+        store, applier(lambda *_: None), CONFIG, stop, held_back=threading.Event(), noticed=Noticed()
+    )
+    with psycopg.connect(ledger) as other:
+        other.execute("lock table tallymark.queue in access exclusive mode")
+        threading.Timer(0.3, other.rollback).start()
+        worker.run(Rest())
+    assert Rest.rests == [pytest.approx(5.0)]
 
 
 def test_a_batch_is_as_large_as_its_time() -> None:

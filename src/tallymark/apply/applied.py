@@ -22,6 +22,17 @@ class HandlerHung(Problem):
     """A handler took longer than its time-out in an earlier attempt."""
 
 
+class SessionLost(Problem):
+    """A message that cost its database session each time that it was tried alone."""
+
+    @classmethod
+    def of(cls, times: int) -> SessionLost:
+        return cls(
+            f"its transaction lost the database's session {times} times in a row",
+            remedy="look at the server's log for what ends it: a time-out, a proxy, a crash",
+        )
+
+
 @dataclass(slots=True)
 class Applied:
     """What became of each message. Within a key: what is done, then the one that failed, then those behind it."""

@@ -75,6 +75,13 @@ class Applier:
         bucket = self._buckets.get(topic)
         return None if bucket is None else bucket.second
 
+    def due(self, topics: Sequence[str]) -> tuple[str, ...]:
+        """Those whose rate allows a call now."""
+        now = self._clock()
+        return tuple(
+            topic for topic in topics if (bucket := self._buckets.get(topic)) is None or bucket.is_ready(now)
+        )
+
     def apply(
         self,
         tx: InboxTx,
@@ -95,7 +102,8 @@ class Applier:
         """
         pace = Pace(self._buckets, self._wait, self._clock, until)
         applying = _Applying(self, tx, watch, suspects or {}, careful, pace, patient=not patience_over)
-        for topic, rows in _by_topic(messages).items():
+        # Those with a rate come last: where it is used up, nothing else waits behind them.
+        for topic, rows in sorted(_by_topic(messages).items(), key=lambda item: item[0] in self._buckets):
             handler = self.handlers.of(topic)
             if handler.batch and not alone:
                 step = self.at_most(topic) or len(rows)
@@ -257,7 +265,9 @@ class _Applying:
 
     def _raise_if_over(self, handler: Handler, called: Sequence[Ready], error: Exception) -> Verdict:
         """What is nobody's fault comes out unchanged. So does the transaction's end, whatever was raised after it."""
-        verdict = verdict_of(error, handler.permanent, lost=self._tx.lost, transient=self._patient)
+        # A thread that was given up has lost its session, whether or not it has noticed yet.
+        lost = self._tx.lost or self._watch.is_abandoned()
+        verdict = verdict_of(error, handler.permanent, lost=lost, transient=self._patient)
         if verdict in _NOBODYS_FAULT:
             raise error
         if not self._tx.over:

@@ -56,7 +56,7 @@ def verdict_of(
     could one that meets another database's deadlock, or a trigger that raises that code: nobody can tell, but whoever
     has seen it too often says `transient=False`.
     """
-    if isinstance(error, OutcomeUnknown | Stale) or lost:
+    if lost or (lost is None and isinstance(error, OutcomeUnknown | Stale)):
         return Verdict.LOST
     if transient and sqlstate_of(error) in _TRANSIENT:
         return Verdict.TRANSIENT

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 
 from tallymark.apply.watch import Clock
 
-# A transaction that waits for its turn is idle: longer than this it comes again rather than hold its locks.
-PATIENCE_S = 5.0
+# A transaction that waits for its turn is idle, and holds keys of other topics too: longer than this it comes again.
+PATIENCE_S = 0.5
 
 
 class Bucket:
@@ -39,6 +39,12 @@ class Bucket:
             self._tokens -= n
             return max(0.0, -self._tokens / self.rate)
 
+    def is_ready(self, now: float) -> bool:
+        """Whether a message could be handed over now. Takes nothing."""
+        with self._lock:
+            idle = 0.0 if self._at is None else max(0.0, now - self._at)
+            return self._tokens + idle * self.rate >= 1
+
     def give(self, n: int) -> None:
         """Tokens that were taken and not used."""
         with self._lock:
@@ -46,7 +52,7 @@ class Bucket:
 
 
 class Pace:
-    """When one run may call handlers: within their rates, and before `until`. The first call is always made in time."""
+    """When one run may call handlers: within their rates, and before `until`. The first call is always in time."""
 
     def __init__(
         self,
@@ -61,6 +67,8 @@ class Pace:
         self._until = until
         self._called = False
         self._over = False
+        # Topics whose rate is used up for now: the others go on.
+        self._spent: set[str] = set()
 
     def time_is_up(self) -> bool:
         """From now on nothing more is called."""
@@ -71,10 +79,14 @@ class Pace:
         bucket = self._buckets.get(topic)
         if bucket is None and self._until is None:
             return True
-        if not self._over:
-            self._over = self._late(0.0) or (bucket is not None and not self._waited(bucket, count))
+        self._over = self._over or self._late(0.0)
+        if self._over or topic in self._spent:
+            return False
+        if bucket is not None and not self._waited(bucket, count):
+            self._spent.add(topic)
+            return False
         self._called = True
-        return not self._over
+        return True
 
     def _waited(self, bucket: Bucket, count: int) -> bool:
         seconds = bucket.take(count, self._clock())
@@ -82,13 +94,11 @@ class Pace:
             if seconds:
                 self._wait(seconds)
             return True
-        if self._late(seconds):
+        if seconds > PATIENCE_S or self._late(seconds):
             bucket.give(count)
             return False
-        self._wait(min(seconds, PATIENCE_S))
-        if seconds > PATIENCE_S:
-            bucket.give(count)
-        return seconds <= PATIENCE_S
+        self._wait(seconds)
+        return True
 
     def _late(self, seconds: float) -> bool:
         return self._called and self._until is not None and self._clock() + seconds >= self._until

@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tallymark.apply.applied import SessionLost
 from tallymark.apply.applier import Applied, Applier, HandlerFailed, HandlerHung, TransactionBroken
 from tallymark.apply.failure import Verdict, is_deferred_violation, verdict_of
 from tallymark.apply.watch import Watch
@@ -28,7 +29,7 @@ from tallymark.inbox.config import InboxConfig
 from tallymark.inbox.handover import Batch
 from tallymark.inbox.obituary import tell
 from tallymark.inbox.outcome import Outcome
-from tallymark.inbox.ports import InboxStore, InboxTx, Move, Queued, Received, StalePositions
+from tallymark.inbox.ports import Application, InboxStore, InboxTx, Move, Queued, Received, StalePositions
 from tallymark.inbox.salvage import Salvage
 from tallymark.inbox.screening import Screen
 from tallymark.inbox.settling import Settler
@@ -150,7 +151,15 @@ class Keeper:
             return []
         # Lost on the way, and not for want of a database: something may end what takes long (transaction_timeout).
         tries.lost += isinstance(error, OutcomeUnknown)
-        return part.halves() if tries.lost > 1 and len(part.messages) > 1 else [part]
+        if tries.lost > 1 and len(part.messages) > 1:
+            tries.lost = 1  # counted anew, for it may stand alone now
+            return part.halves()
+        if tries.lost > PATIENCE and part.messages:
+            # It costs its session every time: a failed attempt, or nothing behind it would ever be kept.
+            message = part.messages[0]
+            self.suspects[message.source, message.id] = SessionLost.of(tries.lost)
+            tries.careful = True
+        return [part]
 
     def _deadlocked(self, part: Batch, tries: _Tries) -> Sequence[Batch]:
         """A deadlock or a serialization failure: in halves, after a moment; one message alone not for ever."""
@@ -167,9 +176,8 @@ class Keeper:
 
     def _transact(self, part: Batch, moves: Sequence[Move], outcome: Outcome, *, careful: bool) -> None:
         with self.store.begin() as tx:
-            counted = self._keep(tx, part.messages, careful=careful)
-            if moves:
-                tx.advance(moves)
+            counted, applications = self._keep(tx, part.messages, careful=careful)
+            tx.advance(moves, applications)
             reached("inbox.before_commit")
         reached("inbox.after_commit")
         tell(counted.failures)
@@ -180,9 +188,12 @@ class Keeper:
         outcome.failures += counted.failures
         outcome.quarantined += counted.quarantined
 
-    def _keep(self, tx: InboxTx, messages: Sequence[Received], *, careful: bool) -> Outcome:
+    def _keep(
+        self, tx: InboxTx, messages: Sequence[Received], *, careful: bool
+    ) -> tuple[Outcome, Sequence[Application]]:
+        """Everything but the positions, and the effects that are still to be recorded."""
         if not messages:
-            return Outcome()
+            return Outcome(), ()
         reached("inbox.before_keep")
         good, odd = self._screen.sort(messages)
         kept = tx.keep(good)
@@ -203,8 +214,7 @@ class Keeper:
             patience_over=self._patience_over,
         )
         put_off(tx, applied, later)
-        tx.record(applied.applications)
-        return Outcome(
+        counted = Outcome(
             kept=len(new),
             repeated=len(kept.repeated),
             applied=len(applied.done),
@@ -212,6 +222,7 @@ class Keeper:
             quarantined=len(odd),
             failures=applied.failed,
         )
+        return counted, applied.applications
 
     def _divided(self, tx: InboxTx, new: Sequence[Received]) -> tuple[list[Queued], list[Queued]]:
         """What to apply now, and what waits in the queue: all of it, or what is behind its key's unfinished."""

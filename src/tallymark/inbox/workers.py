@@ -15,10 +15,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from tallymark.apply.applied import SessionLost
 from tallymark.apply.applier import Applied, Applier, HandlerFailed, HandlerHung, TransactionBroken
 from tallymark.apply.failure import Verdict, is_deferred_violation, verdict_of
 from tallymark.apply.watch import Watch
 from tallymark.crashpoint import reached
+from tallymark.errors import OutcomeUnknown
 from tallymark.inbox.config import InboxConfig
 from tallymark.inbox.keeper import PATIENCE
 from tallymark.inbox.obituary import tell
@@ -28,6 +30,9 @@ from tallymark.observe.retrying import told_again
 
 log = logging.getLogger("tallymark.inbox")
 
+# A worker that finds nothing rests so many times as long as it has looked, up to a few seconds.
+_SHARE = 20
+_LONGEST_S = 5.0
 # So many keys are remembered as slow: where more are, all are, and none stands in another's way.
 _SLOW_KEYS = 10_000
 
@@ -86,7 +91,7 @@ class Worker:
         self._claimed: Sequence[Queued] = ()
         self._mark: str | None = None
         self._careful = self._patience_over = False
-        self._transient = 0
+        self._transient = self._lost = 0
 
     def run(self, woken: threading.Condition) -> None:
         """Rounds until told to stop; waits where there is nothing to do."""
@@ -95,6 +100,7 @@ class Worker:
             if self._held_back.is_set():  # an operator paused this consumer
                 self._stop.wait(self._config.idle_s)
                 continue
+            began = time.monotonic()
             try:
                 done = self.run_round()
             except Exception as error:  # noqa: BLE001 - whatever it was, the queue still has everything
@@ -108,8 +114,10 @@ class Worker:
             attempt, self.trouble = 0, None
             self._note(done)
             if not done.claimed:
+                # Looking goes from key to key past all that are dead or due later: where they are many, less often.
+                took = time.monotonic() - began
                 with woken:
-                    woken.wait(self._config.idle_s)
+                    woken.wait(min(_LONGEST_S, max(self._config.idle_s, _SHARE * took)))
         self.store.close()
 
     def run_round(self) -> Round | None:
@@ -128,11 +136,14 @@ class Worker:
         """Claim, apply, commit. Gives back how it went; an empty round means that nothing is due."""
         began, before = time.monotonic(), self._after
         self._claimed = ()
+        topics = self._applier.due(self._config.topics)
+        if not topics:
+            return Round(0)
         with self.store.begin() as tx:
             claim = tx.claim(
                 self._after,
                 ClaimBounds(
-                    self._config.topics,
+                    topics,
                     keys=self._config.claim_keys,
                     rows=self._rows,
                     max_bytes=self._config.batch_bytes,
@@ -154,7 +165,7 @@ class Worker:
         # Only now: what failed is claimed again, at the same place.
         self._after = claim.after if self._after == before else self._after
         self._careful = self._patience_over = False
-        self._transient = 0
+        self._transient = self._lost = 0
         for queued in (*applied.done, *(each.queued for each in applied.failed)):
             self._suspects.pop(name_of(queued.message), None)
         alone = {row.key_hash for row in claim.rows} <= self._slow
@@ -177,6 +188,9 @@ class Worker:
                 True  # a constraint that is checked at the commit: after each message it says whose it is
             )
             return True
+        if self._claimed and isinstance(error, OutcomeUnknown):
+            self._note_lost()
+            return True
         if verdict_of(error) is not Verdict.TRANSIENT:
             return False
         # Counted from where one stands alone: how often a claim had to be halved says nothing of it.
@@ -186,6 +200,13 @@ class Worker:
             # Whatever raises it, it is not two of us in each other's way: it counts as a failed attempt.
             self._patience_over = True
         return True
+
+    def _note_lost(self) -> None:
+        """The session was lost in mid-claim: by a server that went down, or by a message that costs it every time."""
+        self._lost = self._lost + 1 if len(self._claimed) == 1 else 0
+        self._rows = max(1, self._rows // 2)
+        if self._lost > PATIENCE:
+            self._suspects[name_of(self._claimed[0].message)] = SessionLost.of(self._lost)
 
     def suspect(self, messages: Sequence[Queued], reason: str) -> None:
         """These hung in another thread: begin with their key; one counts as a failed attempt, a list is tried apart."""
