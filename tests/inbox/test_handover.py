@@ -124,3 +124,34 @@ def test_there_is_room_as_soon_as_a_batch_is_begun() -> None:
     assert handover.take(0) is not None
     reader.join(30)
     assert found == [True]
+
+
+def test_a_small_batch_is_let_finish_before_the_next_is_read() -> None:
+    """What comes meanwhile is then one batch. Not for long, and not for a large one."""
+    handover, began = Handover(100), threading.Event()
+    small = Batch([message(0, 1)], {A: 1}, {A: 2}, {}, {A: 1})
+    handover.let_finish(10, 60.0)  # nothing is begun
+    handover.put(small)
+    handover.take(0)
+    handover.let_finish(1, 60.0)  # it is not small
+    handover.let_finish(10, 0.0)  # it was begun too long ago
+
+    def finish() -> None:
+        began.wait(10)
+        handover.done(small)
+
+    thread = threading.Thread(target=finish)
+    thread.start()
+    began.set()
+    handover.let_finish(10, 60.0)
+    assert handover.wait_while_busy(None, 0), "it is done"
+    thread.join()
+
+
+def test_after_the_end_nobody_waits_for_a_batch_again() -> None:
+    """All were waited for then: SIGTERM would take as long again for each partition that Kafka takes back."""
+    handover = Handover(100)
+    handover.put(Batch([], {A: 0}, {A: 1}, {}, {A: 1}))
+    handover.take(0)
+    handover.close()
+    assert not handover.wait_while_busy([A], 60.0)

@@ -12,11 +12,13 @@ import pytest
 from tallymark.broker import consumer, offsets
 from tallymark.broker.consumer import KafkaLog
 from tallymark.broker.kafka import AdminClient, Consumer, KafkaError, Message, Producer
+from tallymark.broker.look import Look
 from tallymark.broker.offsets import bounds, partitions, topic_ids
 from tallymark.cli.inboxupkeep import log_starts
 from tallymark.inbox.ports import Instance, Place, Wanted
 from tallymark.local.cluster import LocalCluster
 from tallymark.store.postgres.inboxoperators import InboxOperators
+from tallymark.store.postgres.inboxretention import InboxRetention
 from tallymark.store.postgres.inboxstore import PostgresInboxStore
 from tests.conftest import MakeTopic
 from tests.inbox.ground import Ground
@@ -142,8 +144,25 @@ def test_a_topic_that_was_deleted_holds_nothing_back(inbox_ground: Ground, admin
     store.found_topic([Wanted("deleted-long-ago", 0, "id", 7)])
     store.close()
     inbox_ground.send(5)
-    starts = log_starts(admin, InboxOperators(inbox_ground.url).status())
+    starts = log_starts(admin, *InboxRetention(inbox_ground.url).read())
     assert starts == {(inbox_ground.topic, n): 0 for n in range(3)} | {("deleted-long-ago", 0): 2**63 - 1}
+
+
+def test_a_consumer_that_was_retired_holds_nothing_back(inbox_ground: Ground, admin: AdminClient) -> None:
+    """P7: its messages lie among those of the others, and Kafka is asked about its topics as before."""
+    ground, here = inbox_ground, {(inbox_ground.topic, n): 0 for n in range(3)}
+    store = PostgresInboxStore(ground.url, ground.name)
+    store.enlist(Instance("me", ground.name, (ground.topic,), "inline", "1", "host", 1), 60)
+    store.found_topic([Wanted(*place, "id", 0) for place in here])
+    store.leave("me")
+    store.close()
+    operators = InboxOperators(ground.url)
+    assert operators.retire(ground.name, who="me", reason="it was replaced")
+    assert log_starts(admin, *InboxRetention(ground.url).read()) == here
+    # And in a topic alone, which it reads no more.
+    ground.query("update tallymark.consumers set retired_at = null, topics = '{another}' returning 1")
+    assert operators.retire_topic(ground.name, ground.topic, who="me", reason="it reads another")
+    assert log_starts(admin, *InboxRetention(ground.url).read()) == here
 
 
 def test_headers_that_cannot_be_read_stop_there_and_not_the_process(
@@ -179,15 +198,13 @@ def test_headers_that_cannot_be_read_stop_there_and_not_the_process(
     assert unreadable[topic, 0][0] == 301
 
 
-def test_a_log_that_was_cut_back_is_looked_into(cluster: LocalCluster, topic: str) -> None:
+def test_a_log_that_was_cut_back_is_looked_into(topic: str) -> None:
     """Pitfall 14: a position is read on with its leader's epoch, and what Kafka says of it then is not passed over."""
     at = consumer._start((topic, 0), (7, 3))
     assert (at.offset, at.leader_epoch) == (7, 3)
     said = Message(
         topic=topic, partition=0, offset=7, error=KafkaError(KafkaError._LOG_TRUNCATION, "cut back")
     )
-    log = KafkaLog({"bootstrap.servers": cluster.bootstrap_servers}, group=f"group-{topic}")
-    try:
-        assert log._polled([said]).lost == {(topic, 0): "cut back"}
-    finally:
-        log.close()
+    look = Look()
+    look.add([said])
+    assert look.polled().lost == {(topic, 0): "cut back"}

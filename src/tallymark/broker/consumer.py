@@ -7,26 +7,19 @@ that a position can pass the markers and the aborted messages before it.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
 
 from tallymark.broker import faults, profiles, reach
 from tallymark.broker import offsets as log_offsets
 from tallymark.broker.kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
-from tallymark.inbox.identity import received
+from tallymark.broker.look import CHUNK, Look
 from tallymark.inbox.logport import Assignment, Polled
 from tallymark.inbox.ports import Place
 
 log = logging.getLogger("tallymark.kafka")
 
 _WAIT_S = 10.0
-# What a message takes in memory beside its key and value.
-_ROW_BYTES = 500
-_MISPLACED = frozenset(
-    {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._LOG_TRUNCATION}
-)
-# The client skips these by itself: they must be seen, for a message lies there.
-_UNREADABLE = frozenset({KafkaError._BAD_MSG, KafkaError._BAD_COMPRESSION, KafkaError._NOT_IMPLEMENTED})
 # What a group's balance brings about by itself: whoever has the partition now reads from its position.
 _NO_LONGER_MEMBER = frozenset(
     {
@@ -59,8 +52,10 @@ class KafkaLog:
                 **profiles.consumer(client, group=group),
                 "enable.partition.eof": True,
                 # What the client reads ahead is memory beside the batches, several times what is counted here. It
-                # stops asking above the first; what is under way then, for each partition, comes on top.
-                "queued.max.messages.kbytes": 8_192,
+                # stops asking above the first; what is under way then, for each partition, comes on top. By default
+                # it looks again only after a second, by which time so little has long been read.
+                "queued.max.messages.kbytes": 4_096,
+                "fetch.queue.backoff.ms": 10,
                 "fetch.message.max.bytes": 262_144,
                 "session.timeout.ms": session_timeout_ms,
                 "heartbeat.interval.ms": max(1, min(3_000, session_timeout_ms // 3)),
@@ -122,86 +117,38 @@ class KafkaLog:
     def poll(self, max_messages: int, timeout_s: float) -> Polled:
         self._seek_unsought()
         self._touched.clear()
+        look = Look()
         # The first one as soon as it is there, then whatever else is there by now: no message waits for a batch.
-        first = self._consumer.poll(timeout_s)
-        if first is None:
-            return Polled((), {}, {}, {}, 0)
-        self._touched.clear()
-        rest = self._consumer.consume(max_messages - 1, timeout=0) if max_messages > 1 else []
-        found = [first, *rest]
-        if (first.topic(), first.partition()) in self._touched:
-            # Its place was given or taken meanwhile: it was read under what is over, and comes again where it counts.
-            found = list(rest)
-        if self._unsought:  # those places are to be read from elsewhere than what was fetched of them
+        if not self._waited(look, time.monotonic() + timeout_s):
+            return look.polled()
+        left = max_messages - 1
+        while left > 0:
+            asked = min(left, CHUNK)
+            found = self._consumer.consume(asked, timeout=0)
+            self._add(look, found)
+            left -= asked if len(found) == asked else left
+        return look.polled()
+
+    def _waited(self, look: Look, deadline: float) -> bool:
+        """Until there is something to be told at once. Where partitions end is no such thing: each is told by itself."""
+        while True:
+            first = self._consumer.poll(max(0.0, deadline - time.monotonic()))
+            if first is None:
+                return False
+            self._add(look, [first])
+            error = first.error()
+            if error is None or error.code() != KafkaError._PARTITION_EOF:
+                return True
+
+    def _add(self, look: Look, found: list[Message]) -> None:
+        if self._touched:
+            # Places that were given or taken meanwhile: what was read before was read under what is over, and comes
+            # again where it counts.
+            look.drop(self._touched)
+            self._touched.clear()
+        if self._unsought:  # those are to be read from elsewhere than what was fetched of them
             found = [each for each in found if (each.topic(), each.partition()) not in self._unsought]
-        return self._polled(found)
-
-    def _polled(self, found: Sequence[Message]) -> Polled:
-        messages = []
-        ends: dict[Place, int] = {}
-        epochs: dict[Place, int] = {}
-        lost: dict[Place, str] = {}
-        unreadable: dict[Place, tuple[int, str]] = {}
-        size = 0
-        last: dict[Place, Any] = {}
-        # Any: the client's types allow for None and text, which a message without an error has not.
-        record: Any
-        headers: Any
-        # Asked by `map`, once each. Of a name that is not UTF-8 the client makes a tuple with a hole in it and an error
-        # beside it, which a plain call does not notice once the interpreter has made it quick: the process would end.
-        all_headers = map(Message.headers, found)
-        for record in found:
-            met: Exception | None = None
-            try:
-                headers = next(all_headers)
-            except Exception as told:  # noqa: BLE001 - the client has no word for it: it is told with its place
-                met = told
-            error = record.error()
-            if error is not None:
-                self._said(record, error, ends, lost, unreadable)
-                continue
-            topic, partition, key, value = record.topic(), record.partition(), record.key(), record.value()
-            if met is not None:
-                at = record.offset()
-                said = f"what stands at offset {at} cannot be read: its headers: {met}"
-                unreadable.setdefault((topic, partition), (at, said))
-                continue
-            size += (len(key) if key else 0) + (len(value) if value else 0)
-            messages.append(
-                received(topic, partition, record.offset(), key, value, headers, record.timestamp()[1])
-            )
-            last[topic, partition] = record
-        size += _ROW_BYTES * len(messages)
-        for place, each in last.items():
-            behind = each.offset() + 1
-            ends[place] = max(ends.get(place, 0), behind)
-            # Markers behind it may be of a later epoch, which nobody tells.
-            if ends[place] == behind and (epoch := each.leader_epoch()) is not None:
-                epochs[place] = epoch
-        size += sum(len(each.headers) for each in messages)
-        return Polled(messages, ends, epochs, lost, size, unreadable)
-
-    def _said(
-        self,
-        message: Message,
-        error: KafkaError,
-        ends: dict[Place, int],
-        lost: dict[Place, str],
-        unreadable: dict[Place, tuple[int, str]],
-    ) -> None:
-        partition = message.partition()
-        place = (message.topic() or "", -1 if partition is None else partition)
-        if error.code() == KafkaError._PARTITION_EOF:
-            ends[place] = max(ends.get(place, 0), message.offset() or 0)
-        elif error.code() in _MISPLACED:
-            lost[place] = error.str()
-        elif error.code() in _UNREADABLE:
-            at = message.offset() or 0
-            unreadable.setdefault(place, (at, f"what stands at offset {at} cannot be read: {error.str()}"))
-        elif error.fatal():
-            raise faults.explain(error, doing="reading")
-        else:
-            log.warning("%s", faults.explain(error), extra={"action": "kafka.consumer"})
+        look.add(found)
 
     def pause(self, places: Collection[Place]) -> None:
         if places:

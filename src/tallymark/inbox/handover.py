@@ -75,6 +75,7 @@ class Handover:
         self._max_batches = max_batches
         self._waiting: deque[Batch] = deque()
         self._current: Batch | None = None
+        self._taken_at = 0.0
         self._closed = False
         self._changed = threading.Condition()
 
@@ -88,6 +89,19 @@ class Handover:
         """Until the reader may read on; False where there is still no room then."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._is_full(), timeout_s)
+
+    def let_finish(self, fewer_than: int, within_s: float) -> None:
+        """Wait for a small batch that is being kept: what comes meanwhile is then one batch, and not several.
+
+        A transaction of many partitions arrives in pieces. Read as they come, each would wait for those before it.
+        """
+        with self._changed:
+            current = self._current
+            if current is None or len(current.messages) >= fewer_than:
+                return
+            left = self._taken_at + within_s - time.monotonic()
+            if left > 0:
+                self._changed.wait_for(lambda: self._current is not current, left)
 
     def _is_full(self) -> bool:
         waiting = sum(batch.bytes for batch in self._waiting)
@@ -106,7 +120,7 @@ class Handover:
                     self._changed.wait(timeout_s)
                 if not self._waiting or self._closed:
                     return None
-                self._current = self._waiting.popleft()
+                self._current, self._taken_at = self._waiting.popleft(), time.monotonic()
                 self._changed.notify_all()
             return self._current
 
@@ -125,8 +139,11 @@ class Handover:
                 self._changed.notify_all()
 
     def wait_while_busy(self, places: Collection[Place] | None, timeout_s: float) -> bool:
-        """Until the batch being kept has nothing of these places (None: of any); False when it took too long."""
-        deadline = time.monotonic() + timeout_s
+        """Until the batch being kept has nothing of these places (None: of any); False when it took too long.
+
+        After the end, for which all were waited, nobody waits for some of them again: the epoch refuses what comes late.
+        """
+        deadline = time.monotonic() + (0.0 if self._closed and places is not None else timeout_s)
 
         def busy() -> bool:
             if self._current is None:

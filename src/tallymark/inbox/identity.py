@@ -69,7 +69,13 @@ def received(
         and headers[-3][0] != TRACEPARENT
     ):
         given, number = headers[-2][1], headers[-1][1]
-        source, carried = _usual[tuple(headers[:-2])] if len(headers) < _MANY else _shared(headers[:-2])
+        shared = headers[:-2]
+        known = _last[0]
+        if shared == known[0]:  # as a rule: to compare is a third of what it takes to look up
+            source, carried = known[1], known[2]
+        else:
+            source, carried = _usual[tuple(shared)] if len(headers) < _MANY else _shared(shared)
+            _last[0] = (shared, source, carried)
     else:
         given, number, source, carried = _looked_through(headers or ())
     id_ = _uuid7(given) if given and len(given) == 36 and given[14] == _SEVEN else None
@@ -131,6 +137,8 @@ class UsualHeaders(dict[tuple[tuple[str, bytes | None], ...], tuple[str | None, 
 
 
 _usual = UsualHeaders()
+# Those of the last message, in one piece: other threads may be looking.
+_last: list[tuple[Headers, str | None, str]] = [((), None, "{}")]
 
 
 @lru_cache(maxsize=4096)

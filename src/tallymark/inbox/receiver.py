@@ -28,6 +28,9 @@ log = logging.getLogger("tallymark.inbox")
 _POLL_S = 0.1
 # How long to wait for the keeper before partitions are paused. Meanwhile Kafka does not hear from us.
 _ROOM_S = 1.0
+# A batch of fewer than these is done in a moment: it is waited for, so long, before the next is read.
+_SMALL = 500
+_MOMENT_S = 0.05
 # Markers alone do not hurry: their offsets go with the next messages, or after this time.
 _MARKERS_S = 1.0
 _FIRST_ASK = 500
@@ -83,6 +86,7 @@ class Receiver:
     def run_once(self, timeout_s: float = _POLL_S) -> int:
         """One look; gives back how many messages were handed over."""
         self._pause_or_resume()
+        self._handover.let_finish(_SMALL, _MOMENT_S)
         polled = self._kafka.poll(min(self._ask, self._stride.fitting), timeout_s)
         now = time.monotonic()
         if polled.lost:

@@ -37,6 +37,9 @@ from tallymark.observe.metrics import Metrics
 
 log = logging.getLogger("tallymark.inbox")
 
+# How often threads and figures are looked after: not for each of a thousand small batches a second.
+_LOOK_S = 0.1
+
 
 class Station:
     """One process of a consumer."""
@@ -147,9 +150,13 @@ class Station:
                 kafka.join(config.topics, custody)
             else:
                 kafka.assign(config.assign, custody)
+            looked_at = 0.0
             while not stop.is_set():
                 receiver.run_once()
                 self._follow(kafka)
+                if (now := time.monotonic()) - looked_at < _LOOK_S:
+                    continue
+                looked_at = now
                 self._tallies.hung(self._crew.look_after())
                 self._tallies.book(self._book, custody)
                 if not self._crew.alive or not all(thread.is_alive() for thread in background):

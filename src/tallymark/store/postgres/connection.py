@@ -143,6 +143,8 @@ def explain(error: psycopg.Error, url: str) -> TallymarkError:  # noqa: PLR0911 
             f"the schema is missing or incomplete in {where}: {_primary(error)}",
             remedy="run `tallymark init --database …` with its name or URL",
         )
+    if isinstance(error, psycopg.DataError) and code is None:  # refused before it was sent
+        return Problem(f"PostgreSQL says: {last} ({where})")
     if code is None or is_gone(error):
         return Unreachable(
             f"PostgreSQL cannot be reached: {where} ({last})", remedy="check that it runs and is reachable"

@@ -117,6 +117,24 @@ update {schema}.positions p
  where p.consumer = %(consumer)s and p.topic = m.topic and p.partition = m.partition
    and p.owner = %(owner)s and p.epoch = m.epoch
 
+-- name: keep_few
+-- In the order of the log.
+insert into {schema}.inbox
+       (id, source, named, topic, partition, "offset", position, key, value, headers, logged_at, consumer)
+select w.id, w.source, w.named, w.topic, w.partition, w.at, w.position, w.key, w.value, w.headers::json, w.logged_at,
+       %(consumer)s
+  from unnest(%(ids)s::uuid[], %(sources)s::text[], %(named)s::text[], %(topics)s::text[], %(partitions)s::integer[],
+              %(offsets)s::bigint[], %(positions)s::bigint[], %(keys)s::bytea[], %(values)s::bytea[], %(headers)s::text[],
+              %(logged_ats)s::timestamptz[])
+       w(id, source, named, topic, partition, at, position, key, value, headers, logged_at)
+
+-- name: record_few
+insert into {schema}.applications (consumer, source, topic, outcome, id, attempt, partition, "offset")
+select %(consumer)s, w.source, w.topic, w.outcome, w.id, w.attempt, w.partition, w.at
+  from unnest(%(sources)s::text[], %(topics)s::text[], %(outcomes)s::text[], %(ids)s::uuid[], %(attempts)s::integer[],
+              %(partitions)s::integer[], %(offsets)s::bigint[])
+       w(source, topic, outcome, id, attempt, partition, at)
+
 -- name: advance
 -- One statement for all positions. The epoch alone would not stop a skip: a batch that was dropped after a commit of
 -- unknown outcome, and the next one moving on past it. So the start must be where the position stands.

@@ -34,6 +34,7 @@ from tallymark.store.postgres.connection import Connection, explain, is_gone, pl
 from tallymark.store.postgres.deadcopy import DeadCopies
 from tallymark.store.postgres.handed import Hands, ours
 from tallymark.store.postgres.inboxcopy import APPLICATIONS, INBOX, application_pieces, inbox_pieces
+from tallymark.store.postgres.inboxfew import FEW, application_columns, inbox_columns, pipelined
 from tallymark.store.postgres.queue import Queue
 from tallymark.store.postgres.staged import Staged
 from tallymark.store.queries import load
@@ -169,8 +170,11 @@ class PostgresInboxTx:
             with self._writing():
                 self._copy(APPLICATIONS, application_pieces(applications, self._consumer))
 
-    def advance(self, moves: Sequence[Move]) -> None:
+    def advance(self, moves: Sequence[Move], applications: Sequence[Application] = ()) -> None:
         """Should come last: from here on a successor waits for this transaction's end."""
+        if not moves or len(applications) > FEW:
+            self.record(applications)
+            applications = ()
         if not moves:
             return
         with self._writing():
@@ -187,7 +191,10 @@ class PostgresInboxTx:
                 "lease_s": self._lease_s,
                 "idle": _IDLE_AFTER_ADVANCE,
             }
-            found = ours(self._connection).execute(self._sql["advance"], parameters, prepare=False)
+            with pipelined(self._connection):
+                if applications:
+                    self._send("record_few", application_columns(applications))
+                found = ours(self._connection).execute(self._sql["advance"], parameters)
             moved = {(topic, partition) for topic, partition, _ in found}
         if missing := {(m.topic, m.partition) for m in moves} - moved:
             raise StalePositions(missing)
@@ -226,7 +233,13 @@ class PostgresInboxTx:
 
     def _keep_all(self, messages: Sequence[Received]) -> Kept:
         try:
-            self._copy(INBOX, inbox_pieces(messages, self._consumer))
+            if len(messages) > FEW:
+                self._copy(INBOX, inbox_pieces(messages, self._consumer))
+            else:
+                with pipelined(self._connection):
+                    self._send("keep_few", inbox_columns(messages))
+                    asked = self._queue.ask()
+                self._queue.hear(asked)
         except psycopg.errors.UniqueViolation:
             # Nothing was written before: keep comes first. So nothing is lost, and no savepoint was paid for.
             self._hands.restart()
@@ -255,6 +268,9 @@ class PostgresInboxTx:
         }
         rows = ours(self._connection, binary=True).execute(self._sql["known"], parameters, prepare=False)
         return {(messages[n - 1].id, messages[n - 1].source): (key, digest) for n, key, digest in rows}
+
+    def _send(self, name: str, parameters: dict[str, Any]) -> None:
+        ours(self._connection).execute(self._sql[name], {"consumer": self._consumer, **parameters})
 
     def _copy(self, statement: str, pieces: Iterable[bytes]) -> None:
         with ours(self._connection) as cursor, cursor.copy(statement.format(self._schema)) as copy:

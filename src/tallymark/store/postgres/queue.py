@@ -13,6 +13,8 @@ from itertools import groupby
 from math import ceil
 from typing import Any
 
+import psycopg
+
 from tallymark.errors import Stale
 from tallymark.inbox.ports import Claim, ClaimBounds, Failed, Queued, Received
 from tallymark.store.postgres.connection import Connection
@@ -30,6 +32,8 @@ NOT_IN_THE_INBOX = (
 )
 
 log = logging.getLogger("tallymark.inbox")
+
+Answer = psycopg.Cursor[tuple[Any, ...]]
 
 
 def together(keys: Sequence[int], apart: Collection[int]) -> list[list[int]]:
@@ -50,11 +54,23 @@ class Queue:
         self._consumer = consumer
         self._sql = load("tallymark.store.postgres", "queue.sql", schema)
         self._gate_passed = False
+        # Behind the gate nothing is put back that was not there before: asked once.
+        self._any: bool | None = None
         self.mark: str | None = None
 
     def any_queued(self) -> bool:
-        self._pass_gate()
-        return bool(self._rows("any_queued")[0][0])
+        if self._any is None:
+            self.hear(self.ask())
+        return bool(self._any)
+
+    def ask(self) -> tuple[Answer, Answer]:
+        """Pass the gate and look behind it, in statements of their own. In a pipeline, the answers come at its end."""
+        return self._sent("pass_gate"), self._sent("any_queued")
+
+    def hear(self, answers: tuple[Answer, Answer]) -> None:
+        gate, look = answers
+        ((_, self.mark),), ((self._any,),) = gate.fetchall(), look.fetchall()
+        self._gate_passed = True
 
     def held(self, key_hashes: Collection[int]) -> frozenset[int]:
         if not key_hashes or not self.any_queued():
@@ -66,6 +82,7 @@ class Queue:
             return []
         # Before a place is drawn: an operator who looks for the place of an earlier message must see ours.
         self._pass_gate()
+        self._any = True
         blocks = [row[0] for row in self._rows("draw", blocks=ceil(len(rows) / BLOCK_ROWS))]
         seqs = [blocks[n // BLOCK_ROWS] + n % BLOCK_ROWS * STEP for n in range(len(rows))]
         with ours(self._connection) as cursor, cursor.copy(QUEUE.format(self._schema)) as copy:
@@ -197,10 +214,13 @@ class Queue:
         )
 
     def _rows(self, name: str, *, binary: bool = False, **parameters: Any) -> list[tuple[Any, ...]]:
+        cursor = self._sent(name, binary=binary, **parameters)
+        return cursor.fetchall() if cursor.description else []
+
+    def _sent(self, name: str, *, binary: bool = False, **parameters: Any) -> Answer:
         cursor = ours(self._connection, binary=binary)
         # Not prepared: a plan made for an empty queue would be kept for a full one.
-        cursor.execute(self._sql[name], {"consumer": self._consumer, **parameters}, prepare=False)
-        return cursor.fetchall() if cursor.description else []
+        return cursor.execute(self._sql[name], {"consumer": self._consumer, **parameters}, prepare=False)
 
 
 def clean(text: str) -> str:
