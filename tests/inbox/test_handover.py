@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 from tallymark.inbox.book import Book
 from tallymark.inbox.handover import Batch, Handover
@@ -154,4 +155,6 @@ def test_after_the_end_nobody_waits_for_a_batch_again() -> None:
     handover.put(Batch([], {A: 0}, {A: 1}, {}, {A: 1}))
     handover.take(0)
     handover.close()
+    began = time.monotonic()
     assert not handover.wait_while_busy([A], 60.0)
+    assert time.monotonic() - began < 30

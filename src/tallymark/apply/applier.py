@@ -102,8 +102,7 @@ class Applier:
         """
         pace = Pace(self._buckets, self._wait, self._clock, until)
         applying = _Applying(self, tx, watch, suspects or {}, careful, pace, patient=not patience_over)
-        # Those with a rate come last: where it is used up, nothing else waits behind them.
-        for topic, rows in sorted(_by_topic(messages).items(), key=lambda item: item[0] in self._buckets):
+        for topic, rows in _by_topic(messages).items():
             handler = self.handlers.of(topic)
             if handler.batch and not alone:
                 step = self.at_most(topic) or len(rows)
