@@ -1,7 +1,7 @@
 """What one look at Kafka gives, put together from the client's records: messages, ends, and what Kafka said beside them.
 
-Records are added a chunk at a time and let go at once: until it is a message, each is two kilobytes of objects, and ten
-thousand of them at a time are more than a processor's cache and a fifth of the process's memory.
+Records are added a chunk at a time and let go at once: with its headers each is dozens of objects until it is a message,
+and ten thousand of them at a time are memory that nobody needs.
 """
 
 from __future__ import annotations
