@@ -49,17 +49,27 @@ def test_a_task_killed_between_its_commit_and_its_report(inbox_ground: Ground, t
     with pipeline(ground, tmp_path, master="local[2,4]", crash_point="pipeline.part_loaded:1:stop") as child:
         (task, *_) = wait_for(lambda: stopped_below(child), within=240, what="a task stands still")
         task.kill()
-
-        def ended() -> bool:
-            """Each process of a task stops once: those that come after go on."""
-            if not child.is_alive():
-                return True
-            for each in stopped_below(child):
-                each.send_signal(signal.SIGCONT)
-            return False
-
-        wait_for(ended, within=240, what="it goes on with another attempt")
+        wait_for(lambda: gone_on(child), within=240, what="it goes on with another attempt")
         assert child.wait(1) == 0, child.output
+    same(ground, 200)
+
+
+@pytest.mark.full
+@pytest.mark.timeout(900)
+def test_a_tasks_session_is_ended_in_mid_load(inbox_ground: Ground, tmp_path: Path) -> None:
+    """As by a restart or a failover: the query ends, and the next one begins at the positions."""
+    ground = inbox_ground
+    ground.send(200)
+    with pipeline(ground, tmp_path, *BATCH, crash_point="pipeline.mid_load:1:stop") as child:
+        wait_for(lambda: stopped_below(child), within=240, what="a task stands still")
+        ended = ground.query(
+            "select pg_terminate_backend(pid, 5000) from pg_stat_activity"
+            " where application_name = 'tallymark pipeline task' and datname = current_database()"
+        )
+        assert (True,) in ended
+        wait_for(lambda: gone_on(child), within=240, what="it goes on with another query")
+        assert child.wait(1) == 0, child.output
+        assert "a task lost its connection" in child.output
     same(ground, 200)
 
 
@@ -154,3 +164,12 @@ def stopped_below(child: Child) -> list[psutil.Process]:
         except psutil.NoSuchProcess:
             continue
     return found
+
+
+def gone_on(child: Child) -> bool:
+    """Whether it has ended. Each process of a task stops once: whichever does is continued."""
+    if not child.is_alive():
+        return True
+    for each in stopped_below(child):
+        each.send_signal(signal.SIGCONT)
+    return False

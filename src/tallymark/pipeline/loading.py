@@ -82,10 +82,11 @@ def combined(table: str, reports: Sequence[Any]) -> Loaded:
 
 def load_part(url: str, table: str, batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
     """What runs in each task. A function of the module: it travels by its name, and takes nothing along."""
+    import psycopg
     import pyarrow as pa
 
-    from tallymark.store.postgres.connection import connect
-    from tallymark.store.postgres.staged import stage
+    from tallymark.store.postgres.connection import connect, explain
+    from tallymark.store.postgres.staged import StagingLost, stage
 
     token = secrets.token_hex(16)
     tally = _Tally()
@@ -97,6 +98,11 @@ def load_part(url: str, table: str, batches: Iterable[pa.RecordBatch]) -> Iterab
             stage(connection, table, chain((first,), messages), token)
             connection.commit()
             reached("pipeline.part_loaded")
+        except psycopg.errors.UndefinedTable as error:
+            raise StagingLost("the table that a task loads into was dropped") from error
+        except psycopg.Error as error:
+            # The driver sees the task's last words only: in ours it knows a server that was away from a fault.
+            raise explain(error, url) from error
         finally:
             connection.close()
     if rows := tally.rows(token):
