@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 import pytest
@@ -16,8 +17,10 @@ from tallymark.store.postgres.inboxstore import PostgresInboxStore
 from tallymark.store.postgres.pipelinestore import PipelineStore
 from tallymark.store.postgres.staged import StagingLost, stage
 from tests.inbox.ground import Ground, headers
+from tests.waiting import wait_for
 
 WON, LOST = "a" * 32, "b" * 32
+COLUMNS = 'id, source, named, topic, partition, "offset", position, key, value, headers, logged_at'
 
 
 @pytest.fixture
@@ -102,3 +105,31 @@ def test_what_is_counted_or_queued_comes_without_values(
         repeated, reused = staged.keep()
         assert (repeated, [each.value for each in reused], staged.count) == (4, [b"other"], 0)
         assert staged.kept[place] == 0
+
+
+def test_what_a_replay_keeps_while_we_look_is_looked_at_again(
+    inbox_ground: Ground, store: PipelineStore, load: Callable[[str, int], list[Received]]
+) -> None:
+    """One was there before; another comes to be between our look and our insert."""
+    ground = inbox_ground
+    place = ground.topic, 0
+    rows = load(WON, 5)
+    copy = f"insert into tallymark.inbox (consumer, {COLUMNS}) select %s, {COLUMNS} from {store.stagings[0]}"
+    with psycopg.connect(ground.url) as before:
+        before.execute(f"{copy} where id = %s".encode(), [ground.name, rows[0].id])
+
+    def commit_when_waited_for(replay: psycopg.Connection) -> None:
+        waits = "select count(*) from pg_locks where not granted and locktype = 'transactionid'"
+        wait_for(lambda: ground.value(waits), what="our insert waits for the replay")
+        replay.commit()
+
+    with psycopg.connect(ground.url) as replay, ThreadPoolExecutor(1) as pool:
+        replay.execute(f"{copy} where id = %s".encode(), [ground.name, rows[3].id])
+        committed = pool.submit(commit_when_waited_for, replay)
+        with store.inbox.begin() as tx:
+            staged = store.transaction(tx).staged(store.run, store.stagings[0], {WON: 5}, {place: 5})
+            staged.check()
+            assert staged.keep() == (2, [])
+            assert (staged.count, staged.kept[place]) == (3, 3)
+        committed.result(60)
+    assert ground.value("select count(*) from tallymark.inbox") == 5

@@ -18,7 +18,7 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
-from tallymark.errors import Stale
+from tallymark.errors import Problem, Stale
 from tallymark.inbox.ports import Place, Received
 from tallymark.store.postgres.connection import Connection
 from tallymark.store.postgres.handed import ours
@@ -30,6 +30,8 @@ STAGE = (
     " from stdin (format binary)"
 )
 _COLUMNS = 'id, source, named, topic, partition, "offset", position, key, value, headers, logged_at'
+# How often somebody else's commit (a replay's) may come between our look and our insert.
+_TRIES = 5
 
 
 class StagingLost(Stale):
@@ -91,14 +93,26 @@ class Staged:
 
     def keep(self) -> tuple[int, list[Received]]:
         """Put the rows into the inbox; gives back how many were kept before, and those that reuse an id."""
-        if not self._left:
-            return 0, []
-        try:
-            with self._connection.transaction():
-                self._run_query("keep_staged")
-            return 0, []
-        except psycopg.errors.UniqueViolation:
-            pass
+        repeated = 0
+        reused: list[Received] = []
+        for _ in range(_TRIES):
+            if not self._left:
+                return repeated, reused
+            try:
+                with self._connection.transaction():
+                    self._run_query("keep_staged")
+                return repeated, reused
+            except psycopg.errors.UniqueViolation:  # known before, or kept by a replay since we looked
+                known, others = self._told_apart()
+                repeated += known
+                reused += others
+        raise Problem(
+            f"others kept the same messages of {self._consumer} {_TRIES} times in a row while we did",
+            remedy="look for a replay into the same consumer that does not end",
+        )
+
+    def _told_apart(self) -> tuple[int, list[Received]]:
+        """Take out what the inbox has, and what stands here twice; gives back how many, and those that reuse an id."""
         repeated = 0
         reused: list[Received] = []
         for name in ("drop_known", "drop_twice"):
@@ -109,9 +123,7 @@ class Staged:
                     self.kept[row[3], row[4]] -= count
                 else:
                     reused.append(Received(*row))
-        self._without(reused)
-        self._run_query("keep_staged")
-        return repeated, reused
+        return repeated, self._without(reused)
 
     def drop_odd(self, low: int, high: int) -> list[Received]:
         """Take out what claims to be from before `low` or from after `high` (as ids)."""
