@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -101,6 +102,20 @@ class Run:
     def _noted(self, done: Committed) -> None:
         self.done.append(done)
         self.note(done)
+
+    def start(self) -> Future[list[Committed]]:
+        """In a thread of its own, until `stop` is set."""
+        told: Future[list[Committed]] = Future()
+
+        def run() -> None:
+            try:
+                told.set_result(self())
+            except BaseException as error:  # noqa: BLE001 - raised to whoever asks
+                told.set_exception(error)
+
+        # A daemon: one that does not stop fails its own test, and no other.
+        threading.Thread(target=run, name="tests-ingest", daemon=True).start()
+        return told
 
     def __call__(self) -> list[Committed]:
         try:

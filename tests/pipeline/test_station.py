@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Callable, Collection, Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,8 +24,10 @@ from tallymark.inbox.ports import Place, Queued
 from tallymark.inbox.screening import Screen
 from tallymark.message import new_id
 from tallymark.pipeline import station as stations
+from tallymark.pipeline.batches import Batches
 from tallymark.pipeline.effects import Effect, HandlersEffect, NoEffect
 from tallymark.pipeline.ingest import IngestConfig, new_run
+from tallymark.pipeline.onebehind import OneBehind
 from tallymark.pipeline.station import IngestStation, Job
 from tallymark.pipeline.tenure import Tenure
 from tallymark.store.postgres.inboxstore import PostgresInboxStore
@@ -285,3 +288,25 @@ def test_a_partition_without_a_leader_is_waited_for(
 
     with pytest.raises(Unreachable, match=f"nothing of {inbox_ground.topic}/1"):
         make_tenure(Silent).take()
+
+
+def test_a_call_that_comes_late_does_nothing(
+    inbox_ground: Ground, make_tenure: Callable[..., Tenure], tmp_path: Path
+) -> None:
+    """Of a query that was stopped: it neither reads the offsets of the next one nor ends it."""
+    inbox = PostgresInboxStore(inbox_ground.url, inbox_ground.name)
+    store = PipelineStore(
+        inbox_ground.url, lambda: inbox, schema="tallymark", consumer=inbox_ground.name, run=new_run()
+    )
+    handed: list[object] = []
+    old = Batches(
+        tmp_path,
+        store,
+        make_tenure(),
+        OneBehind("tests"),
+        lambda *each: handed.append(each),
+        stop=threading.Event(),
+    )
+    old.end(lambda: None)
+    old.run_once(NO_SPARK, 0)
+    assert (handed, old.failure) == ([], None)

@@ -23,13 +23,14 @@ from typing import TYPE_CHECKING
 from tallymark.apply.failure import Verdict, verdict_of
 from tallymark.crashpoint import reached
 from tallymark.errors import OutcomeUnknown, Problem, Stale, TallymarkError, Unreachable
-from tallymark.inbox.ports import InboxStore, Place
+from tallymark.inbox.ports import InboxStore
 from tallymark.inbox.workers import Worker
 from tallymark.observe.retrying import told_again
 from tallymark.pipeline import failures, kafkasource
 from tallymark.pipeline.archivefiles import local
+from tallymark.pipeline.batches import LOOK_S, Batches
 from tallymark.pipeline.committing import Commit, Committed, Range
-from tallymark.pipeline.loading import Loaded, load
+from tallymark.pipeline.loading import Loaded
 from tallymark.pipeline.onebehind import OneBehind
 from tallymark.pipeline.patience import Patience
 from tallymark.pipeline.scratch import scratch
@@ -38,12 +39,11 @@ from tallymark.policy import Backoff
 from tallymark.store.postgres.pipelinestore import PipelineStore
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 log = logging.getLogger("tallymark.pipeline")
 
-_LOOK_S = 1
 # How often a commit that ran into another transaction is tried again.
 _TRIES = 20
 # Two in each other's way are apart again after a fraction of the time that a server which is away is given.
@@ -92,15 +92,7 @@ class Ingest:
         self._config = config
         self._stop = stop
         self._note = note
-        self._failure: BaseException | None = None
-        self._checkpoint = Path()
-        self._busy = threading.Lock()
-        self._ending = False
         self._commits = OneBehind("tallymark-commit")
-        # Where the next batch starts: behind what was handed in, committed or not.
-        self._ahead: dict[Place, int] = {}
-        # Which of the staging tables is loaded next.
-        self._turn = 0
         # Whether this query got through to Kafka, or a batch of it to the database.
         self._healthy = False
 
@@ -126,11 +118,12 @@ class Ingest:
 
     def _query(self) -> None:
         """One streaming query, from the positions on."""
-        self._failure, self._ending = None, False
         self._commits.begin_anew()
-        self._ahead = {}
         starts = {place: position.next_offset for place, position in self._tenure.positions().items()}
-        self._checkpoint = new_checkpoint(self._config.checkpoint)
+        checkpoint = new_checkpoint(self._config.checkpoint)
+        batches = Batches(
+            checkpoint, self._store, self._tenure, self._commits, self._committed, stop=self._stop
+        )
         try:
             source = kafkasource.stream(
                 self._spark,
@@ -139,31 +132,28 @@ class Ingest:
                 max_offsets=self._config.max_offsets,
                 min_partitions=self._config.min_partitions,
             )
-            writer = source.writeStream.foreachBatch(self._batch)
-            writer = writer.option("checkpointLocation", local(self._checkpoint))
+            writer = source.writeStream.foreachBatch(batches.run_once)
+            writer = writer.option("checkpointLocation", local(checkpoint))
             if self._config.available_now:
                 writer = writer.trigger(availableNow=True)
             else:
                 writer = writer.trigger(processingTime=f"{int(self._config.interval_s * 1000)} milliseconds")
-            self._watch(writer.start())
+            self._watch(writer.start(), batches)
         except Exception as error:
-            raise self._explained(error) from error
+            raise batches.failure or failures.explain(error) from error
         finally:
-            shutil.rmtree(self._checkpoint, ignore_errors=True)
+            shutil.rmtree(checkpoint, ignore_errors=True)
 
-    def _watch(self, query: StreamingQuery) -> None:
+    def _watch(self, query: StreamingQuery, batches: Batches) -> None:
         try:
-            while not query.awaitTermination(_LOOK_S):
+            while not query.awaitTermination(LOOK_S):
                 # Spark tells of idle triggers too, and of none that did not reach Kafka.
                 self._healthy = self._healthy or query.lastProgress is not None
                 self.look()
                 if self._stop.is_set():
                     break
         finally:
-            while not self._busy.acquire(timeout=_LOOK_S):
-                self._leave_hung()
-            self._ending = True  # what was handed in is finished, and nothing more is
-            self._busy.release()
+            batches.end(self._leave_hung)
             query.stop()
             self._see_out()
         self._commits.settle()
@@ -180,7 +170,7 @@ class Ingest:
 
     def _see_out(self) -> None:
         """Wait for what is under way, for as long as its handlers may take."""
-        while not self._commits.is_over(_LOOK_S):
+        while not self._commits.is_over(LOOK_S):
             self._leave_hung()
 
     def _leave_hung(self) -> None:
@@ -214,39 +204,8 @@ class Ingest:
                 return
             except Exception as error:  # noqa: BLE001 - the database may be away
                 log.warning("cannot end the old session yet: %s", error, extra={"action": "pipeline.hung"})
-                if self._stop.wait(_LOOK_S):
+                if self._stop.wait(LOOK_S):
                     return
-
-    def _explained(self, error: Exception) -> BaseException:
-        if self._failure is not None:
-            return self._failure
-        if isinstance(error, TallymarkError):
-            return error
-        return failures.explain(error)
-
-    def _batch(self, source: DataFrame, number: int) -> None:
-        """What Spark calls for each micro-batch. Whatever is raised here ends the query, and nothing is skipped."""
-        try:
-            with self._busy:
-                if not self._ending:
-                    self._one(source, number)
-        except BaseException as error:
-            self._failure, self._ending = self._store.explained(error) or failures.explain(error), True
-            raise
-
-    def _one(self, source: DataFrame, number: int) -> None:
-        reached("pipeline.offsets_written")
-        while self._tenure.paused.is_set() and not self._stop.wait(_LOOK_S):
-            pass
-        ranges = self._ranges(number)
-        if not ranges:
-            return  # a first look that found nothing
-        began = time.monotonic()
-        loaded = load(source, self._store.url, self._store.stagings[self._turn])
-        load_s = time.monotonic() - began
-        self._commits.hand_in(lambda: self._committed(loaded, ranges, load_s))
-        self._ahead |= {each.place: each.end for each in ranges}
-        self._turn = 1 - self._turn
 
     def _committed(self, loaded: Loaded, ranges: list[Range], load_s: float) -> None:
         """What is done with a batch that is loaded, in the order of batches. What is transient is tried again."""
@@ -276,20 +235,6 @@ class Ingest:
             done = self._commit.write(self._store.transaction(tx), loaded, ranges, load_s)
         reached("pipeline.after_commit")
         self._note(done)
-
-    def _ranges(self, number: int) -> list[Range]:
-        """From where the batch before it ends to where Spark's own log says that this one does (pitfall 20)."""
-        ends = kafkasource.log_of((self._checkpoint / "offsets" / str(number)).read_text())
-        held = self._tenure.positions()
-        if added := ends.keys() - held.keys():
-            self._tenure.add(added)
-            held = self._tenure.positions()
-        starts = {place: self._ahead.get(place, position.next_offset) for place, position in held.items()}
-        return [
-            Range(place, held[place].epoch, starts[place], end)
-            for place, end in sorted(ends.items())
-            if end != starts[place]
-        ]
 
     def work_off(self, at_most: int = 1_000_000) -> int:
         """What failed before and is due again, in order within its key; and what waits behind it."""

@@ -136,6 +136,11 @@ class IngestStation:
         arguments = ("pipeline", self._over, self._keep_house, self._upkeep_s)
         threading.Thread(target=keep_house, args=arguments, name="tallymark-upkeep", daemon=True).start()
 
+    @property
+    def is_paused(self) -> bool:
+        """Whether an operator has paused this consumer, as the last heartbeat saw it."""
+        return self._tenure.paused.is_set()
+
     def _keep_house(self) -> None:
         """A run may last for months: its own ledger must not grow with them."""
         self._store.forget()

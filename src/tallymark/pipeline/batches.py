@@ -1,0 +1,109 @@
+"""The micro-batches of one query, as Spark calls for them: each is loaded, then handed in to be committed.
+
+Every query has its own, with its own folder of offsets. A call that comes late, from a query that was stopped, finds its
+own to be over: it can neither read the next query's offsets nor end it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tallymark.crashpoint import reached
+from tallymark.errors import TallymarkError
+from tallymark.inbox.ports import Place
+from tallymark.pipeline import failures, kafkasource
+from tallymark.pipeline.committing import Range
+from tallymark.pipeline.loading import Loaded, load
+from tallymark.pipeline.onebehind import OneBehind
+from tallymark.pipeline.tenure import Tenure
+from tallymark.store.postgres.pipelinestore import PipelineStore
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+LOOK_S = 1
+
+Committing = Callable[[Loaded, list[Range], float], None]
+
+
+class Batches:
+    """One query's."""
+
+    def __init__(
+        self,
+        checkpoint: Path,
+        store: PipelineStore,
+        tenure: Tenure,
+        commits: OneBehind,
+        committing: Committing,
+        *,
+        stop: threading.Event,
+    ) -> None:
+        self._checkpoint = checkpoint
+        self._store = store
+        self._tenure = tenure
+        self._commits = commits
+        self._committing = committing
+        self._stop = stop
+        # What went wrong with a batch.
+        self.failure: TallymarkError | None = None
+        self._busy = threading.Lock()
+        # Asked to end, and ended.
+        self._asked = self._over = False
+        # Where the next batch starts: behind what was handed in, committed or not.
+        self._ahead: dict[Place, int] = {}
+        # Which of the staging tables is loaded next.
+        self._turn = 0
+
+    def run_once(self, source: DataFrame, number: int) -> None:
+        """What Spark calls for each micro-batch. Whatever is raised here ends the query, and nothing is skipped."""
+        try:
+            with self._busy:
+                if not self._over:
+                    self._one(source, number)
+        except BaseException as error:
+            self.failure, self._over = self._store.explained(error) or failures.explain(error), True
+            raise
+
+    def end(self, meanwhile: Callable[[], object]) -> None:
+        """What was handed in is finished, and nothing more is."""
+        self._asked = True
+        while not self._busy.acquire(timeout=LOOK_S):
+            meanwhile()
+        self._over = True
+        self._busy.release()
+
+    def _one(self, source: DataFrame, number: int) -> None:
+        reached("pipeline.offsets_written")
+        while self._tenure.paused.is_set():
+            if self._stop.wait(LOOK_S) or self._asked:
+                # Spark takes this one for done: a later one would be committed as if this one had been.
+                self._over = True
+                return
+        ranges = self._ranges(number)
+        if not ranges:
+            return  # a first look that found nothing
+        began = time.monotonic()
+        loaded = load(source, self._store.url, self._store.stagings[self._turn])
+        load_s = time.monotonic() - began
+        self._commits.hand_in(lambda: self._committing(loaded, ranges, load_s))
+        self._ahead |= {each.place: each.end for each in ranges}
+        self._turn = 1 - self._turn
+
+    def _ranges(self, number: int) -> list[Range]:
+        """From where the batch before it ends to where Spark's own log says that this one does (pitfall 20)."""
+        ends = kafkasource.log_of((self._checkpoint / "offsets" / str(number)).read_text())
+        held = self._tenure.positions()
+        if added := ends.keys() - held.keys():
+            self._tenure.add(added)
+            held = self._tenure.positions()
+        starts = {place: self._ahead.get(place, position.next_offset) for place, position in held.items()}
+        return [
+            Range(place, held[place].epoch, starts[place], end)
+            for place, end in sorted(ends.items())
+            if end != starts[place]
+        ]

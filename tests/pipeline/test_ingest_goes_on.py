@@ -1,0 +1,56 @@
+"""An ingest that goes on until it is told to stop: what it meets on its way, and that it stops."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tallymark.pipeline import batches
+from tallymark.pipeline.committing import Committed
+from tallymark.policy import Backoff
+from tests.inbox.ground import Ground, ends
+from tests.pipeline.grounds import Run
+from tests.waiting import wait_for
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SOON = Backoff(first_s=0.01, cap_s=0.05)
+
+
+def paused(ground: Ground, run: Run, told: Future[list[Committed]], *, wanted: bool) -> None:
+    ground.query("update tallymark.consumers set paused = %s returning 1", wanted)
+    wait_for(lambda: told.done() or run.station.is_paused == wanted, what="the run has heard of it")
+
+
+def test_told_to_stop_while_it_is_paused_it_applies_nothing_more(
+    inbox_ground: Ground, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The batch that waited is left for the next run; and the one after it, which finds nobody pausing, with it."""
+    ground, points = inbox_ground, list[str]()
+    ground.send(30)
+    run = Run(ground, spark, available_now=False, interval_s=0.1, max_offsets=15)
+
+    def at(point: str) -> None:
+        points.append(point)
+        if run.stop.is_set():
+            paused(ground, run, told, wanted=False)
+
+    monkeypatch.setattr(batches, "reached", at)
+    told = run.start()
+    wait_for(lambda: told.done() or ground.applied() == 30, what="what was there is applied")
+    at_end = ends(ground.servers, ground.topic, 3)
+    wait_for(lambda: told.done() or ground.positions() == at_end, what="markers are passed, too")
+    paused(ground, run, told, wanted=True)
+    before, seen = ground.positions(), len(points)
+    ground.send(40)
+    wait_for(lambda: told.done() or len(points) > seen, what="a batch waits")
+    run.stop.set()
+    told.result(60)
+    assert ground.applied() == ground.value("select count(*) from tallymark.inbox") == 30
+    assert ground.positions() == before
+    ground.query("update tallymark.consumers set paused = false returning 1")
+    assert sum(each.applied for each in Run(ground, spark)()) == 40
+    assert ground.compare().is_clean
