@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import threading
+from collections.abc import Iterator
 from concurrent.futures import Future
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,6 +23,14 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SOON = Backoff(first_s=0.01, cap_s=0.05)
+
+
+@pytest.fixture
+def points(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The crash points that micro-batches have passed."""
+    passed: list[str] = []
+    monkeypatch.setattr(batches, "reached", passed.append)
+    return passed
 
 
 def paused(ground: Ground, run: Run, told: Future[list[Committed]], *, wanted: bool) -> None:
@@ -54,3 +67,57 @@ def test_told_to_stop_while_it_is_paused_it_applies_nothing_more(
     ground.query("update tallymark.consumers set paused = false returning 1")
     assert sum(each.applied for each in Run(ground, spark)()) == 40
     assert ground.compare().is_clean
+
+
+@pytest.fixture
+def no_executors(spark: SparkSession, tmp_path: Path) -> Iterator[None]:
+    """Both of the session's slots are taken, by tasks that wait for something to read."""
+    names = [str(tmp_path / f"fifo-{number}") for number in range(2)]
+    for name in names:
+        os.mkfifo(name)
+
+    def wait(name: str) -> None:
+        with open(name) as file:
+            file.read()
+
+    def hold() -> None:
+        try:
+            spark.sparkContext.parallelize(names, 2).foreach(wait)
+        except Exception:  # noqa: BLE001 - it is cancelled
+            return
+
+    thread = threading.Thread(target=hold, daemon=True)
+    thread.start()
+    held: list[int] = []
+
+    def taken() -> bool:
+        try:
+            held.append(os.open(names[len(held)], os.O_WRONLY | os.O_NONBLOCK))
+        except OSError as error:
+            if error.errno != errno.ENXIO:  # nobody reads it yet
+                raise
+        return len(held) == len(names)
+
+    wait_for(taken, what="both slots are taken")
+    yield
+    for each in held:
+        os.close(each)
+    thread.join(60)
+
+
+@pytest.mark.full
+@pytest.mark.usefixtures("no_executors")
+def test_told_to_stop_while_no_executor_comes(
+    inbox_ground: Ground, spark: SparkSession, points: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is not loaded yet is given up after a while; nothing of it counts."""
+    monkeypatch.setattr(batches, "GRACE_S", 2.0)
+    ground = inbox_ground
+    ground.send(30)
+    run = Run(ground, spark)
+    told = run.start()
+    wait_for(lambda: told.done() or points, what="a batch is to be loaded")
+    run.stop.set()
+    assert told.result(90) == []
+    assert ground.applied() == 0
+    assert ground.value("select trouble from tallymark.runs") is None

@@ -231,6 +231,12 @@ def test_speculation_is_refused() -> None:
             Unreachable,
             "a task lost its connection",
         ),
+        ("Job 3 cancelled because SparkContext was shut down", Problem, "Spark itself has ended"),
+        (
+            "ExecutorLostFailure (executor 1 exited)\nMaster removed our application: FAILED",
+            Problem,
+            "Spark itself has ended",
+        ),
         ("ModuleNotFoundError: No module named 'app'", Problem, "do not have the Python module app"),
         (
             "org.apache.kafka.common.errors.TimeoutException: Timed out",

@@ -307,6 +307,6 @@ def test_a_call_that_comes_late_does_nothing(
         lambda *each: handed.append(each),
         stop=threading.Event(),
     )
-    old.end(lambda: None)
+    old.end(lambda: None, lambda: None)
     old.run_once(NO_SPARK, 0)
     assert (handed, old.failure) == ([], None)

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 LOOK_S = 1
+# What is loaded when the query is to end is waited for so long. It may wait for executors that never come.
+GRACE_S = 30.0
 
 Committing = Callable[[Loaded, list[Range], float], None]
 
@@ -54,6 +56,7 @@ class Batches:
         self._busy = threading.Lock()
         # Asked to end, and ended.
         self._asked = self._over = False
+        self._loading = self._cancelled = False
         # Where the next batch starts: behind what was handed in, committed or not.
         self._ahead: dict[Place, int] = {}
         # Which of the staging tables is loaded next.
@@ -66,14 +69,21 @@ class Batches:
                 if not self._over:
                     self._one(source, number)
         except BaseException as error:
-            self.failure, self._over = self._store.explained(error) or failures.explain(error), True
+            self._over = True
+            if not self._cancelled:  # else whatever ended the query is what went wrong
+                self.failure = self._store.explained(error) or failures.explain(error)
             raise
 
-    def end(self, meanwhile: Callable[[], object]) -> None:
-        """What was handed in is finished, and nothing more is."""
+    def end(self, meanwhile: Callable[[], object], cancel: Callable[[], object]) -> None:
+        """What was handed in is finished, and nothing more is. `cancel` ends Spark's work on what is not handed in."""
         self._asked = True
+        patient_until = time.monotonic() + GRACE_S
         while not self._busy.acquire(timeout=LOOK_S):
             meanwhile()
+            # A commit is never cut short: what was handed in before is seen out first.
+            if self._loading and time.monotonic() > patient_until and self._commits.is_over(0):
+                self._cancelled = True
+                cancel()
         self._over = True
         self._busy.release()
 
@@ -88,7 +98,11 @@ class Batches:
         if not ranges:
             return  # a first look that found nothing
         began = time.monotonic()
-        loaded = load(source, self._store.url, self._store.stagings[self._turn])
+        self._loading = True
+        try:
+            loaded = load(source, self._store.url, self._store.stagings[self._turn])
+        finally:
+            self._loading = False
         load_s = time.monotonic() - began
         self._commits.hand_in(lambda: self._committing(loaded, ranges, load_s))
         self._ahead |= {each.place: each.end for each in ranges}

@@ -9,6 +9,14 @@ from tallymark.errors import Problem, Stale, TallymarkError, Unreachable
 # In the order of telling: the first that is found counts.
 _KNOWN: tuple[tuple[str, type[TallymarkError], str, str], ...] = (
     (
+        # Nothing can be run in a session whose Spark has ended: to try again would fail until patience ends.
+        r"(SparkContext was shut down|Master removed our application|on a stopped SparkContext|"
+        r"while trying to connect to the Java server|Answer from Java side is empty)",
+        Problem,
+        "Spark itself has ended, and nothing more can be run in it",
+        "start the job again: it goes on where it was; look at the cluster first",
+    ),
+    (
         r"(Unreachable|OutcomeUnknown): ([^\n]*)",
         Unreachable,
         "a task lost its connection: {2}",
@@ -60,7 +68,7 @@ _KNOWN: tuple[tuple[str, type[TallymarkError], str, str], ...] = (
     ),
     (
         r"(ExecutorLostFailure|Lost executor|Job aborted due to stage failure: [^\n]*SIGKILL|"
-        r"Python worker exited unexpectedly|SparkContext was shut down|Master removed our application)",
+        r"Python worker exited unexpectedly)",
         Unreachable,
         "Spark lost the executors that were at work",
         "it is tried again; look at the cluster if it goes on",

@@ -153,7 +153,7 @@ class Ingest:
                 if self._stop.is_set():
                     break
         finally:
-            batches.end(self._leave_hung)
+            batches.end(self._leave_hung, self._spark.sparkContext.cancelAllJobs)
             query.stop()
             self._see_out()
         self._commits.settle()
