@@ -12,9 +12,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tallymark.inbox.ports import Wanted
+from tallymark.lifecycle import OwnerKind
 from tallymark.pipeline import batches
 from tallymark.pipeline.committing import Committed
+from tallymark.pipeline.ingest import new_run
 from tallymark.policy import Backoff
+from tallymark.store.postgres.inboxstore import PostgresInboxStore
+from tallymark.store.postgres.pipelinestore import PipelineStore
 from tests.inbox.ground import Ground, ends
 from tests.pipeline.grounds import Run
 from tests.waiting import wait_for
@@ -67,6 +72,40 @@ def test_told_to_stop_while_it_is_paused_it_applies_nothing_more(
     ground.query("update tallymark.consumers set paused = false returning 1")
     assert sum(each.applied for each in Run(ground, spark)()) == 40
     assert ground.compare().is_clean
+
+
+def test_a_run_that_was_fenced_makes_its_tables_again(inbox_ground: Ground, spark: SparkSession) -> None:
+    """Another run had the positions for a moment, and cleared away what it took for left behind."""
+    ground = inbox_ground
+    ground.send(150)
+    run = Run(ground, spark, max_offsets=60, backoff=SOON)
+    store = PostgresInboxStore(ground.url, ground.name)
+    wanted = [Wanted(ground.topic, partition, "", 0) for partition in range(3)]
+    other = "elsewhere:1:x"
+    fenced: list[int] = []
+
+    def taken() -> bool:
+        ground.query("update tallymark.positions set lease_until = now() - interval '1 s' returning 1")
+        return not any(each.refused for each in store.take(other, OwnerKind.SPARK, 60, wanted))
+
+    def fence(_done: Committed) -> None:
+        if not fenced:
+            wait_for(taken, what="the other one has all of them")
+            late = PipelineStore(
+                ground.url, lambda: store, schema="tallymark", consumer=ground.name, run=new_run()
+            )
+            late.begin(other, [ground.topic], "local")
+            tables = "select count(*) from pg_tables where tablename like 'staging!_%' escape '!'"
+            fenced.append(ground.value(tables))
+            late.end(None)
+            store.leave(other)
+
+    run.note = fence
+    run()
+    store.close()
+    assert fenced == [2], "its own were dropped"
+    assert ground.compare().is_clean
+    assert ground.value("select sum(kept) from tallymark.positions") == 150
 
 
 @pytest.fixture

@@ -231,6 +231,11 @@ def test_speculation_is_refused() -> None:
             Unreachable,
             "a task lost its connection",
         ),
+        (
+            "tallymark.store.postgres.staged.StagingLost: the table that a task loads into was dropped",
+            Stale,
+            "the table that a task loads into was dropped",
+        ),
         ("Job 3 cancelled because SparkContext was shut down", Problem, "Spark itself has ended"),
         (
             "ExecutorLostFailure (executor 1 exited)\nMaster removed our application: FAILED",

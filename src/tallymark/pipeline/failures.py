@@ -17,6 +17,13 @@ _KNOWN: tuple[tuple[str, type[TallymarkError], str, str], ...] = (
         "start the job again: it goes on where it was; look at the cluster first",
     ),
     (
+        # A run that came meanwhile has dropped them: whoever takes the positions again makes them anew.
+        r"StagingLost: ([^\n]*)",
+        Stale,
+        "{1}",
+        "it is loaded again",
+    ),
+    (
         r"(Unreachable|OutcomeUnknown): ([^\n]*)",
         Unreachable,
         "a task lost its connection: {2}",

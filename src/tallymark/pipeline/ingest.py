@@ -119,6 +119,8 @@ class Ingest:
     def _query(self) -> None:
         """One streaming query, from the positions on."""
         self._commits.begin_anew()
+        # Where another run had the positions meanwhile, it has dropped them.
+        self._store.make_staging()
         starts = {place: position.next_offset for place, position in self._tenure.positions().items()}
         checkpoint = new_checkpoint(self._config.checkpoint)
         batches = Batches(

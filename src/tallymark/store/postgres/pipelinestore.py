@@ -117,9 +117,13 @@ class PipelineStore:
                 "version": __version__,
             },
         )
-        self._db.rows("make_staging", {"run": self.run})
+        self.make_staging()
         self._db.rows("drop_staging", {"consumer": self._consumer, "run": self.run})
         self.forget()
+
+    def make_staging(self) -> None:
+        """The run's two staging tables, where they are not there."""
+        self._db.rows("make_staging", {"run": self.run})
 
     def forget(self) -> None:
         """What nobody asks for any more, over a connection of its own: also for a thread that keeps house (P7)."""

@@ -35,7 +35,8 @@ _TRIES = 5
 
 
 class StagingLost(Stale):
-    """Rows that a task had loaded are not there any more (the server crashed): the batch is loaded again."""
+    """Rows that a task had loaded are not there any more: the server crashed, or another run has dropped the table. The
+    batch is loaded again."""
 
 
 def staging_tables(schema: str, run: str) -> tuple[str, str]:
@@ -85,7 +86,10 @@ class Staged:
     def check(self) -> None:
         """Refuse to go on unless each winning attempt's rows are all there."""
         self._run_query("room")
-        found: dict[str, int] = dict(self._rows("staged"))
+        try:
+            found: dict[str, int] = dict(self._rows("staged"))
+        except psycopg.errors.UndefinedTable as error:
+            raise StagingLost("the table that tasks have loaded into was dropped") from error
         for token, rows in self._expected.items():
             if found.get(token, 0) != rows:
                 raise StagingLost(f"{found.get(token, 0)} of {rows} rows that a task loaded are there")
