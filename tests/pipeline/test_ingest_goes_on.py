@@ -8,20 +8,23 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import psycopg
 import pytest
 
+from tallymark.errors import OutcomeUnknown
 from tallymark.inbox.ports import Wanted
 from tallymark.lifecycle import OwnerKind
 from tallymark.pipeline import batches
 from tallymark.pipeline.committing import Committed
+from tallymark.pipeline.effects import FunctionEffect, Messages
 from tallymark.pipeline.ingest import new_run
 from tallymark.policy import Backoff
 from tallymark.store.postgres.inboxstore import PostgresInboxStore
 from tallymark.store.postgres.pipelinestore import PipelineStore
 from tests.inbox.ground import Ground, ends
-from tests.pipeline.grounds import Run
+from tests.pipeline.grounds import APPLY, Run
 from tests.waiting import wait_for
 
 if TYPE_CHECKING:
@@ -106,6 +109,54 @@ def test_a_run_that_was_fenced_makes_its_tables_again(inbox_ground: Ground, spar
     assert fenced == [2], "its own were dropped"
     assert ground.compare().is_clean
     assert ground.value("select sum(kept) from tallymark.positions") == 150
+
+
+def ending_sessions(ground: Ground, *, above: int) -> FunctionEffect:
+    """Applies, unless there are more than so many: then its session is ended, as by a transaction_timeout."""
+
+    def apply(tx: Any, batch: Messages) -> None:
+        if batch.count > above:
+            with psycopg.connect(ground.url) as other:
+                other.execute("select pg_terminate_backend(%s, 5000)", [tx.info.backend_pid])
+        tx.execute(APPLY.replace("{batch}", batch.relation))
+
+    return FunctionEffect(apply, [ground.topic])
+
+
+@pytest.mark.full
+def test_batches_whose_commits_lose_their_session_get_smaller(
+    inbox_ground: Ground, spark: SparkSession
+) -> None:
+    ground = inbox_ground
+    ground.send(150)
+    effect = ending_sessions(ground, above=50)
+    done = Run(ground, spark, effect, max_offsets=200, min_offsets=10, backoff=SOON)()
+    assert sum(each.applied for each in done) == 150
+    assert all(each.read <= 50 for each in done)
+    assert ground.compare().is_clean
+
+
+def test_commits_that_always_lose_their_session_end_the_run(
+    inbox_ground: Ground, spark: SparkSession
+) -> None:
+    """However often Spark tells that it has read something."""
+    ground = inbox_ground
+    ground.send(90)
+    effect = ending_sessions(ground, above=0)
+    options: dict[str, Any] = {
+        "available_now": False,
+        "interval_s": 0.1,
+        "max_offsets": 30,
+        "min_offsets": 30,
+    }
+    run = Run(ground, spark, effect, patience_s=3, backoff=Backoff(first_s=1.5, cap_s=1.5), **options)
+    told = run.start()
+    try:
+        with pytest.raises(OutcomeUnknown):
+            told.result(60)
+    finally:
+        run.stop.set()
+    assert ground.applied() == ground.value("select count(*) from tallymark.inbox") == 0
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import pytest
 
 from tallymark.errors import Problem, SettingsError, Stale, Unreachable, UsageError
 from tallymark.pipeline import failures
+from tallymark.pipeline.batchsize import BatchSize
 from tallymark.pipeline.committing import Committed
 from tallymark.pipeline.kafkasource import java_settings, log_of, offsets_json, offsets_of, options
 from tallymark.pipeline.loading import combined
@@ -203,6 +204,23 @@ def test_patience_counts_from_the_first_failure() -> None:
     now += 200
     assert patience.failed(healthy=False) is None
     assert patience.failed(healthy=True) == 1, "a query got through meanwhile"
+
+
+def test_batches_get_smaller_where_commits_lose_their_session() -> None:
+    """Once may be an accident; what was learned is kept, and there is a floor."""
+    size = BatchSize(10_000, floor=2_000)
+    assert (size.lost(), size.offsets) == (False, 10_000)
+    size.committed()
+    assert (size.lost(), size.offsets) == (False, 10_000), "not in a row"
+    assert (size.lost(), size.offsets) == (True, 5_000)
+    assert (size.lost(), size.offsets) == (True, 2_500)
+    size.committed()
+    assert size.offsets == 2_500
+    assert [size.lost() for _ in range(4)] == [False, True, False, False]
+    assert size.offsets == 2_000
+    small = BatchSize(60, floor=2_000)
+    assert [small.lost() for _ in range(3)] == [False] * 3
+    assert small.offsets == 60
 
 
 def test_what_batches_came_to_is_added_up() -> None:

@@ -29,6 +29,7 @@ from tallymark.observe.retrying import told_again
 from tallymark.pipeline import failures, kafkasource
 from tallymark.pipeline.archivefiles import local
 from tallymark.pipeline.batches import LOOK_S, Batches
+from tallymark.pipeline.batchsize import BatchSize
 from tallymark.pipeline.committing import Commit, Committed, Range
 from tallymark.pipeline.loading import Loaded
 from tallymark.pipeline.onebehind import OneBehind
@@ -57,6 +58,8 @@ class IngestConfig:
     # Read what is there now, then end; otherwise go on until told to stop.
     available_now: bool = False
     max_offsets: int = 200_000
+    # Down to so many, where commits of more lose their session again and again.
+    min_offsets: int = 1_000
     min_partitions: int | None = None
     interval_s: float = 0.5
     # Where Spark keeps its schedule; a folder of the system's if left out.
@@ -64,6 +67,10 @@ class IngestConfig:
     # How long a database or a Kafka that is away is waited for before the run ends.
     patience_s: float = 300.0
     backoff: Backoff = field(default_factory=lambda: Backoff(first_s=0.2, cap_s=10.0))
+
+
+class LeftBehind(Stale):
+    """A handler hung, and its message is known now: the batch is begun anew without it."""
 
 
 class Ingest:
@@ -92,15 +99,16 @@ class Ingest:
         self._config = config
         self._stop = stop
         self._note = note
+        self._size = BatchSize(config.max_offsets, config.min_offsets)
         self._commits = OneBehind("tallymark-commit")
-        # Whether this query got through to Kafka, or a batch of it to the database.
-        self._healthy = False
+        # Whether this query got through to Kafka, and a batch of it to the database.
+        self._reached_kafka = self._has_committed = False
 
     def run(self) -> None:
         """Until the backlog is read (available-now), or told to stop, or something is wrong."""
         patience = Patience(self._config.patience_s)
         while not self._stop.is_set():
-            self._healthy = False
+            self._reached_kafka = self._has_committed = False
             try:
                 self._tenure.take(self._stop.wait)
                 self._query()
@@ -111,10 +119,24 @@ class Ingest:
                 return
             except (Unreachable, OutcomeUnknown, Stale) as error:
                 # The positions know what was committed: what can be taken again is read from there.
-                attempt = patience.failed(healthy=self._healthy)
+                attempt = patience.failed(healthy=self._went_well(error))
                 if attempt is None:
                     raise
                 self._wait_out(error, attempt)
+
+    def _went_well(self, error: TallymarkError) -> bool:
+        """Whether something did before this failure; or will now, because it is tried in another way."""
+        if error is not self._commits.failure or isinstance(error, LeftBehind):
+            return self._reached_kafka or self._has_committed
+        # Spark tells of triggers although nothing that they load is ever committed: that is no sign of health.
+        smaller = isinstance(error, OutcomeUnknown) and self._size.lost()
+        if smaller:
+            log.warning(
+                "commits lose their session: at most %d offsets in a batch from now on",
+                self._size.offsets,
+                extra={"action": "pipeline.smaller"},
+            )
+        return self._has_committed or smaller
 
     def _query(self) -> None:
         """One streaming query, from the positions on."""
@@ -131,7 +153,7 @@ class Ingest:
                 self._spark,
                 self._client,
                 starts,
-                max_offsets=self._config.max_offsets,
+                max_offsets=self._size.offsets,
                 min_partitions=self._config.min_partitions,
             )
             writer = source.writeStream.foreachBatch(batches.run_once)
@@ -150,7 +172,7 @@ class Ingest:
         try:
             while not query.awaitTermination(LOOK_S):
                 # Spark tells of idle triggers too, and of none that did not reach Kafka.
-                self._healthy = self._healthy or query.lastProgress is not None
+                self._reached_kafka = self._reached_kafka or query.lastProgress is not None
                 self.look()
                 if self._stop.is_set():
                     break
@@ -196,7 +218,7 @@ class Ingest:
                 old = self._store.renew()
                 self._commit.suspect(handling.messages, reason)
             self._end_session(old)
-            self._commits.leave_behind(Stale(f"{where}: {reason}"))
+            self._commits.leave_behind(LeftBehind(f"{where}: {reason}"))
 
     def _end_session(self, old: InboxStore) -> None:
         """Until it is gone it holds rows that its successor needs."""
@@ -225,7 +247,8 @@ class Ingest:
                     raise known from error
                 self._commit.note_transient()
                 self._wait_out(known, attempt, share=_SOON)
-        self._healthy = True
+        self._has_committed = True
+        self._size.committed()
         self._commit.note_committed()
         self._tenure.note_moved({each.place: each.end for each in ranges})
         self._store.clear_staging(loaded.table)

@@ -53,6 +53,11 @@ class OneBehind:
             return True
         return False
 
+    @property
+    def failure(self) -> BaseException | None:
+        """What went wrong with the last piece, where it is over; waits for nothing."""
+        return self._last.exception(0) if self._last is not None and self._last.done() else None
+
     def finish(self, within_s: float | None = None) -> BaseException | None:
         """Wait for what is under way. Gives back what went wrong; whoever begins anew has heard of it."""
         return None if self._last is None else self._last.exception(within_s)
