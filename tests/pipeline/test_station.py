@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -239,12 +239,12 @@ def test_a_handler_that_hangs_is_left_behind(inbox_ground: Ground, make_station:
 def make_tenure(inbox_ground: Ground) -> Iterator[Callable[..., Tenure]]:
     made: list[PostgresInboxStore] = []
 
-    def make(logs: type[Logs] = Logs) -> Tenure:
+    def make(logs: type[Logs] = Logs, more_topics: Sequence[str] = ()) -> Tenure:
         control, beats = (PostgresInboxStore(inbox_ground.url, inbox_ground.name) for _ in range(2))
         made.extend((control, beats))
         admin = admin_client({"bootstrap.servers": inbox_ground.servers})
         screen = Screen(lambda _topic: True, LONG_AGO, LONG_AGO)
-        topics = (inbox_ground.topic,)
+        topics = (inbox_ground.topic, *more_topics)
         return Tenure(control, beats, logs(admin), screen, owner="tests:1:x", topics=topics, lease_s=2.0)
 
     yield make
@@ -288,6 +288,15 @@ def test_a_partition_without_a_leader_is_waited_for(
 
     with pytest.raises(Unreachable, match=f"nothing of {inbox_ground.topic}/1"):
         make_tenure(Silent).take()
+
+
+def test_a_topic_that_kafka_does_not_tell_of_is_waited_for(
+    inbox_ground: Ground, make_tenure: Callable[..., Tenure]
+) -> None:
+    """It must not drop out of the run in silence."""
+    with pytest.raises(Unreachable, match="nothing of topic not-to-be-found"):
+        make_tenure(more_topics=["not-to-be-found"]).take()
+    assert inbox_ground.positions() == {}
 
 
 def test_a_call_that_comes_late_does_nothing(

@@ -87,7 +87,7 @@ class Tenure:
         self.lost = None
         deadline = time.monotonic() + self._lease_s + 1
         while True:
-            found = self._take(self._logs.partitions(self._topics))
+            found = self._take(self._places())
             refused = {each.owner: each for each in found if each.refused and each.owner}
             if not refused:
                 break
@@ -98,6 +98,16 @@ class Tenure:
         with self._lock:
             self._held = {each.place: each for each in found}
         return self.positions()
+
+    def _places(self) -> list[Place]:
+        """All of all topics: one that Kafka does not tell of for a moment must not drop out of the run in silence."""
+        places = self._logs.partitions(self._topics)
+        if silent := sorted(set(self._topics) - {topic for topic, _ in places}):
+            raise Unreachable(
+                f"Kafka says nothing of topic {silent[0]}",
+                remedy="look with `tallymark topics check` whether it is still there",
+            )
+        return places
 
     def add(self, places: Collection[Place]) -> None:
         """Partitions that were added to a topic since: they begin at 0, so that nothing of them is passed over."""
