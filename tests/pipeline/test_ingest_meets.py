@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,10 +10,13 @@ import psycopg
 import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
 
+from tallymark.apply.applied import Applied
 from tallymark.apply.handlers import Handlers
 from tallymark.apply.incoming import Message
 from tallymark.apply.options import Defaults
-from tallymark.pipeline import kafkasource
+from tallymark.inbox.keeper import put_off
+from tallymark.inbox.ports import Failed, InboxTx, Queued
+from tallymark.pipeline import committing, kafkasource
 from tallymark.pipeline.committing import Committed
 from tallymark.pipeline.effects import Effect, HandlersEffect, SqlEffect
 from tallymark.pipeline.tenure import Held
@@ -91,6 +95,34 @@ def test_what_always_meets_a_serialization_failure_counts_as_failed(
     waiting = ground.query("select id::text, attempts > 0 from tallymark.queue order by seq")
     assert waiting == [(bad, True), (behind, False)]
     assert "in the way" in ground.value("select reason from tallymark.queue where attempts > 0")
+
+
+def test_what_is_tried_again_leaves_its_value_and_its_traceback_behind(
+    inbox_ground: Ground, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P7: all of a batch may fail. What is needed of it is in the inbox; a dead letter alone takes everything along."""
+    ground = inbox_ground
+    ground.send(20, account="later")
+    (dead,) = ground.send(1, account="never")
+    handlers, held = Handlers(Defaults().changed(permanent=(LookupError,))), list[Failed]()
+
+    def apply(message: Message, _tx: Any) -> None:
+        raise LookupError if message.key == b"never" else ValueError(message.id)
+
+    def seen(tx: InboxTx, applied: Applied, later: Sequence[Queued]) -> None:
+        held.extend(applied.failed)
+        put_off(tx, applied, later)
+
+    monkeypatch.setattr(committing, "put_off", seen)
+    handlers.handler(ground.topic)(apply)
+    Run(ground, spark, HandlersEffect(handlers))()
+    ((reason, traceback),) = ground.query("select reason, traceback from tallymark.dead_letters")
+    assert (reason, "raise LookupError" in traceback) == ("LookupError", True)
+    assert {(each.traceback == "", each.queued.message.value is None) for each in held} == {
+        (True, True),
+        (False, False),
+    }
+    assert dead in {str(each.queued.message.id) for each in held}
 
 
 @pytest.mark.full

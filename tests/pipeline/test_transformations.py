@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from datetime import date, datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 from pyspark.testing import assertDataFrameEqual
 
@@ -129,3 +131,18 @@ def test_no_other_message_is_meant(spark: SparkSession, odd: DataFrame) -> None:
     assert chosen == [each for each in identified() if shown(each) in meant]
     assert len(chosen) == len(wishes)
     assert sought.found == wishes, "as they were written"
+
+
+def test_executors_are_given_few_bytes_at_a_time(spark: SparkSession) -> None:
+    """P7: 64 values of a megabyte each, where 2000 small ones would go at once."""
+
+    def sizes(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield pa.RecordBatch.from_pydict({"rows": [batch.num_rows], "bytes": [batch.nbytes]})
+
+    large = spark.range(64, numPartitions=1).selectExpr("id", "repeat('x', 1 << 20) as value")
+    seen = large.mapInArrow(sizes, "rows long, bytes long").collect()
+    assert sum(row["rows"] for row in seen) == 64
+    assert max(row["bytes"] for row in seen) < 10 << 20
+    small = spark.range(4000, numPartitions=1).mapInArrow(sizes, "rows long, bytes long").collect()
+    assert [row["rows"] for row in small] == [2000, 2000]

@@ -37,8 +37,8 @@ log = logging.getLogger("tallymark.pipeline")
 _FEW = 32
 # After so many deadlocks or serialization failures in a row the parts of a batch are tried apart.
 _APART_AFTER = 3
-# Handlers take them one by one from the start: so many are held in memory at a time.
-_MANY = 5_000
+# Handlers take them one by one from the start: so many are held in memory at a time, and each may be a megabyte.
+_MANY = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,10 +199,10 @@ class Commit:
             patience_over=self._patience_over,
         )
         # A batch of Spark's may be as large as it likes: what is done is written down at once, and of what waits only a
-        # dead letter needs its value.
+        # dead letter needs its value and its traceback.
         tx.record(found.applications)
         applied.failed += [
-            each if each.again_in_s is None else each._replace(queued=_outline(each.queued))
+            each if each.again_in_s is None else each._replace(queued=_outline(each.queued), traceback="")
             for each in found.failed
         ]
         applied.behind += map(_outline, found.behind)

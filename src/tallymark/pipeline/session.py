@@ -37,8 +37,9 @@ _QUIET: Mapping[str, str] = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "WARN",
-    # Rows between the JVM and Python: few at a time, because a value may be a megabyte.
+    # Rows between the JVM and Python: few at a time, and few bytes, because a value may be a megabyte.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "2000",
+    "spark.sql.execution.arrow.maxBytesPerBatch": str(8 << 20),
     "spark.sql.shuffle.partitions": "8",
     "spark.driver.memory": "1g",
     # A first look at a topic must not wait for the metastore that nobody uses.
