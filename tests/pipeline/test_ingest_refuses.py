@@ -13,6 +13,14 @@ from tests.inbox.ground import Ground
 
 Run = Callable[..., tuple[int, str]]
 
+# Left to the batches each would fail for every message, and park all of the topic.
+UNWORKABLE = {
+    "table": "insert into nowhere select id from {batch}",
+    "column": "insert into effect (message_id) select colour from {batch}",
+    "function": "insert into effect (message_id) select conjure(value) from {batch}",
+    "syntax": "insert into effect (message_id) select id::text form {batch} where",
+}
+
 
 @pytest.fixture
 def ingest(inbox_ground: Ground, capsys: pytest.CaptureFixture[str]) -> Run:
@@ -64,6 +72,26 @@ def ingest(inbox_ground: Ground, capsys: pytest.CaptureFixture[str]) -> Run:
             "does not name {batch}",
         ),
         (
+            ("--consumer", "x", "--topic", "{topic}", "--apply-sql", "{folder}/table.sql"),
+            2,
+            'cannot work: relation "nowhere" does not exist (42P01)',
+        ),
+        (
+            ("--consumer", "x", "--topic", "{topic}", "--apply-sql", "{folder}/column.sql"),
+            2,
+            'cannot work: column "colour" does not exist (42703)',
+        ),
+        (
+            ("--consumer", "x", "--topic", "{topic}", "--apply-sql", "{folder}/function.sql"),
+            2,
+            "cannot work: function conjure(bytea) does not exist (42883)",
+        ),
+        (
+            ("--consumer", "x", "--topic", "{topic}", "--apply-sql", "{folder}/syntax.sql"),
+            2,
+            "cannot work: syntax error",
+        ),
+        (
             ("--consumer", "x", "--topic", "{topic}", "--checkpoint", "{folder}/odd.sql"),
             1,
             "cannot be written",
@@ -75,6 +103,8 @@ def test_what_cannot_be_run_is_said(
     ingest: Run, inbox_ground: Ground, tmp_path: Path, arguments: tuple[str, ...], code: int, said: str
 ) -> None:
     (tmp_path / "odd.sql").write_text("select 1")
+    for name, statement in UNWORKABLE.items():
+        (tmp_path / f"{name}.sql").write_text(statement)
     given = [
         each.replace("{topic}", inbox_ground.topic).replace("{folder}", str(tmp_path)) for each in arguments
     ]

@@ -57,11 +57,15 @@ class SqlEffect:
         self._statement = statement
         self.handlers = _of_each(topics, self._one)
 
+    def over(self, relation: str) -> str:
+        """The statement for these messages."""
+        return self._statement.replace(PLACEHOLDER, relation)
+
     def whole(self, tx: InboxTx, batch: Messages) -> None:
-        tx.handed.execute(self._statement.replace(PLACEHOLDER, batch.relation), prepare=False)
+        tx.handed.execute(self.over(batch.relation), prepare=False)
 
     def _one(self, message: Message, tx: Any) -> None:
-        tx.execute(self._statement.replace(PLACEHOLDER, one_row(message.received, tx)), prepare=False)
+        tx.execute(self.over(one_row(message.received, tx)), prepare=False)
 
 
 class FunctionEffect:

@@ -19,12 +19,13 @@ from tallymark.inbox.ports import Instance
 from tallymark.inbox.screening import Screen
 from tallymark.inbox.workers import Noticed, Worker
 from tallymark.pipeline.committing import Commit, Committed
-from tallymark.pipeline.effects import Effect
+from tallymark.pipeline.effects import Effect, SqlEffect
 from tallymark.pipeline.ingest import Ingest, IngestConfig, new_run
 from tallymark.pipeline.machine import of_this_machine
 from tallymark.pipeline.tenure import Tenure
 from tallymark.store.postgres.inboxstore import PostgresInboxStore, application_of
 from tallymark.store.postgres.pipelinestore import PipelineStore
+from tallymark.store.postgres.staged import no_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -130,6 +131,8 @@ class IngestStation:
 
     def take(self, master: str) -> None:
         """Take the positions, or say who has them; nothing of Spark is needed for that."""
+        if isinstance(self._job.effect, SqlEffect):
+            self._store.refuse_unworkable(self._job.effect.over(no_rows()))
         self._tenure.take(self._stop.wait)
         self._tenure.keep_alive()
         self._store.begin(self._owner, self._job.topics, master)

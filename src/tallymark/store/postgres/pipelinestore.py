@@ -13,7 +13,7 @@ from typing import Any
 import psycopg
 
 from tallymark import __version__
-from tallymark.errors import OutcomeUnknown, TallymarkError
+from tallymark.errors import OutcomeUnknown, TallymarkError, UsageError
 from tallymark.inbox.ports import InboxTx
 from tallymark.lifecycle import Role
 from tallymark.store.postgres.connection import connect, explain
@@ -26,6 +26,12 @@ from tallymark.store.queries import load
 log = logging.getLogger("tallymark.pipeline")
 
 _APPLICATION = "tallymark pipeline"
+# Syntax errors, and names or rights that are not there.
+_NEVER_WORKS = "42"
+
+
+class _Undone(Exception):
+    """Ends a transaction that was only to be tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +126,25 @@ class PipelineStore:
         self.make_staging()
         self._db.rows("drop_staging", {"consumer": self._consumer, "run": self.run})
         self.forget()
+
+    def refuse_unworkable(self, statement: str) -> None:
+        """Refuse a statement to apply that cannot work whatever the messages are: tried once over none, and undone.
+
+        Left to the batches it would fail for each message, and park all of the topic.
+        """
+        try:
+            with self.inbox.begin() as tx:
+                tx.handed.execute(statement, prepare=False)
+                raise _Undone
+        except _Undone:
+            return
+        except psycopg.Error as error:
+            if not (error.sqlstate or "").startswith(_NEVER_WORKS):
+                return  # it may be for want of messages: their turn will tell
+            raise UsageError(
+                f"the SQL to apply cannot work: {error.diag.message_primary} ({error.sqlstate})",
+                remedy="correct the statement, the tables that it names or the rights of the database's user",
+            ) from error
 
     def make_staging(self) -> None:
         """The run's two staging tables, where they are not there."""

@@ -30,6 +30,19 @@ STAGE = (
     " from stdin (format binary)"
 )
 _COLUMNS = 'id, source, named, topic, partition, "offset", position, key, value, headers, logged_at'
+_KINDS = (
+    "uuid",
+    "text",
+    "text",
+    "text",
+    "integer",
+    "bigint",
+    "bigint",
+    "bytea",
+    "bytea",
+    "json",
+    "timestamptz",
+)
 # How often somebody else's commit (a replay's) may come between our look and our insert.
 _TRIES = 5
 
@@ -209,21 +222,14 @@ class Staged:
 
 def one_row(message: Received, connection: Connection) -> str:
     """A single message as something to select from, with the columns of `Staged.relation`."""
-    kinds = (
-        "uuid",
-        "text",
-        "text",
-        "text",
-        "integer",
-        "bigint",
-        "bigint",
-        "bytea",
-        "bytea",
-        "json",
-        "timestamptz",
-    )
     values = ", ".join(
         f"{sql.Literal(value).as_string(connection)}::{kind}"
-        for value, kind in zip(message, kinds, strict=True)
+        for value, kind in zip(message, _KINDS, strict=True)
     )
     return f"(select * from (values ({values})) as one ({_COLUMNS})) as batch"
+
+
+def no_rows() -> str:
+    """No message at all as something to select from, with the same columns: what a statement is tried on."""
+    nothing = ", ".join(f"null::{kind}" for kind in _KINDS)
+    return f"(select * from (values ({nothing})) as one ({_COLUMNS}) where false) as batch"
