@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from pathlib import Path
 
 import pytest
 
 from tallymark.errors import Problem, SettingsError, Stale, Unreachable, UsageError
+from tallymark.observe.metrics import Metrics
 from tallymark.pipeline import failures
 from tallymark.pipeline.batchsize import BatchSize
 from tallymark.pipeline.committing import Committed
@@ -15,7 +17,7 @@ from tallymark.pipeline.kafkasource import java_settings, log_of, offsets_json, 
 from tallymark.pipeline.loading import combined
 from tallymark.pipeline.onebehind import OneBehind
 from tallymark.pipeline.patience import Patience
-from tallymark.pipeline.progress import behind_of, late_s
+from tallymark.pipeline.progress import Gauges, behind_of, late_s
 from tallymark.pipeline.scratch import scratch
 from tallymark.pipeline.session import SparkPlan
 
@@ -127,10 +129,28 @@ def test_what_tasks_report_is_added_up() -> None:
     assert found.logged_ms == {("a", 0): 100, ("a", 1): 90}
 
 
-def test_lag_is_what_lies_behind_a_trigger() -> None:
-    found = behind_of({"endOffset": {"a": {"0": 5, "2": 7}}, "latestOffset": {"a": {"0": 8, "1": 2, "2": 7}}})
-    assert found == {("a", 0): 3, ("a", 1): 2}
-    assert behind_of({"endOffset": '{"a": {"0": 5}}', "latestOffset": None}) == {}
+def test_lag_is_what_lies_behind_what_is_committed() -> None:
+    committed, latest = {("a", 0): 5, ("a", 2): 7, ("a", 3): 9}, {("a", 0): 8, ("a", 1): 2, ("a", 2): 7}
+    assert behind_of(committed, latest) == {("a", 0): 3, ("a", 1): 2}
+
+
+def test_what_is_loaded_and_not_committed_is_still_behind() -> None:
+    """Spark tells of a trigger once its batch is loaded; on a topic that stands still the commit has the last word."""
+    metrics = Metrics()
+    gauges = Gauges(metrics, "ledger")
+
+    def told(name: str) -> float:
+        ((value, _),) = re.findall(rf'{name}{{consumer="ledger"}} (\d+(\.\d+)?)', metrics.render().decode())
+        return float(value)
+
+    gauges.begin({("a", 0): 100})
+    trigger = {"endOffset": {"a": {"0": 160}}, "latestOffset": {"a": {"0": 160}}}
+    gauges.progressed({"sources": [trigger]})
+    assert told("tallymark_inbox_lag_messages") == 60
+    gauges.note(Committed(read=50, load_s=0.5, commit_s=0.25, ends={("a", 0): 160}))
+    assert told("tallymark_inbox_lag_messages") == 0
+    assert told("tallymark_inbox_lag_seconds") == 0
+    assert told("tallymark_ingest_messages_per_second") == 100
 
 
 def test_how_late_is_told_by_what_is_behind() -> None:
@@ -224,11 +244,13 @@ def test_batches_get_smaller_where_commits_lose_their_session() -> None:
 
 
 def test_what_batches_came_to_is_added_up() -> None:
-    both = Committed(read=3, kept=2, load_s=0.5, logged_ms={("a", 0): 1, ("a", 1): 2}) + Committed(
-        read=4, kept=4, load_s=0.25, logged_ms={("a", 1): 3}
+    one = Committed(
+        read=3, kept=2, load_s=0.5, logged_ms={("a", 0): 1, ("a", 1): 2}, ends={("a", 0): 5, ("a", 1): 6}
     )
+    both = one + Committed(read=4, kept=4, load_s=0.25, logged_ms={("a", 1): 3}, ends={("a", 1): 9})
     assert (both.read, both.kept, both.load_s, both.logged_ms) == (7, 6, 0.75, {("a", 0): 1, ("a", 1): 3})
-    assert "logged_ms" not in both.counts()
+    assert both.ends == {("a", 0): 5, ("a", 1): 9}
+    assert not {"logged_ms", "ends"} & both.counts().keys()
 
 
 def test_speculation_is_refused() -> None:

@@ -184,6 +184,7 @@ def run(
         try:
             # Before Spark is started: whoever is told that another one reads has not waited for a JVM.
             station.take(plan.master)
+            gauges.begin(station.positions())
             if metrics_port is not None:
                 stack.enter_context(HealthServer(metrics, port=metrics_port))
             with started(plan, verbose=verbose) as spark:
@@ -200,8 +201,7 @@ def run(
 
 
 def _line(batches: int, total: Committed, last: Committed) -> str:
-    spent = max(last.load_s, last.commit_s)  # one is loaded while another is committed
-    rate = f", {last.read / spent:,.0f}/s" if spent else ""
+    rate = f", {last.rate:,.0f}/s" if last.rate is not None else ""
     waiting = f", {total.queued:,} queued" if total.queued else ""
     dead = f", {total.dead + total.quarantined:,} dead" if total.dead + total.quarantined else ""
     return (

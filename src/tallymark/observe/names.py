@@ -150,6 +150,12 @@ INBOX_LAG_SECONDS = Metric(
     "Age of the last message kept in the partition that is furthest behind; 0 where none is behind.",
     ("consumer",),
 )
+INGEST_RATE = Metric(
+    "tallymark_ingest_messages_per_second",
+    Kind.GAUGE,
+    "Messages per second of the last micro-batch that `tallymark pipeline ingest` committed.",
+    ("consumer",),
+)
 INBOX_REBALANCES = Metric(
     "tallymark_inbox_rebalances", Kind.GAUGE, "Rebalances that this process has been through.", ("consumer",)
 )

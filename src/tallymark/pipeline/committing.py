@@ -40,6 +40,9 @@ _APART_AFTER = 3
 # Handlers take them one by one from the start: so many are held in memory at a time, and each may be a megabyte.
 _MANY = 500
 
+# What a batch says of each place, where the last word counts.
+_BY_PLACE = ("logged_ms", "ends")
+
 
 @dataclass(frozen=True, slots=True)
 class Range:
@@ -66,16 +69,25 @@ class Committed:
     commit_s: float = 0.0
     # Kafka's time of the last message, by place, in milliseconds.
     logged_ms: Mapping[Place, int] = field(default_factory=dict)
+    # Where it ends, by place: the positions stand there now.
+    ends: Mapping[Place, int] = field(default_factory=dict)
+
+    @property
+    def rate(self) -> float | None:
+        """Messages per second. The longer of the two counts: one batch is loaded while another is committed."""
+        spent = max(self.load_s, self.commit_s)
+        return self.read / spent if spent else None
 
     def counts(self) -> dict[str, float]:
         """The figures that add up."""
-        return {each.name: getattr(self, each.name) for each in fields(self) if each.name != "logged_ms"}
+        return {each.name: getattr(self, each.name) for each in fields(self) if each.name not in _BY_PLACE}
 
     def __add__(self, other: Committed) -> Committed:
         """Both together, the other the later one."""
         theirs = other.counts()
         sums: dict[str, Any] = {name: figure + theirs[name] for name, figure in self.counts().items()}
-        return Committed(**sums, logged_ms={**self.logged_ms, **other.logged_ms})
+        last: dict[str, Any] = {name: {**getattr(self, name), **getattr(other, name)} for name in _BY_PLACE}
+        return Committed(**sums, **last)
 
 
 class Commit:
@@ -132,6 +144,7 @@ class Commit:
             quarantined=len(odd) + len(reused),
             load_s=load_s,
             logged_ms=loaded.logged_ms,
+            ends={each.place: each.end for each in ranges},
         )
         tx.advance(_moves(ranges, loaded.logged_ms))
         done = replace(done, commit_s=time.monotonic() - began)

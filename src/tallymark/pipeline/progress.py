@@ -1,9 +1,13 @@
-"""How a run is doing, for Prometheus: counts from each commit, lag and rates from Spark's own progress."""
+"""How a run is doing, for Prometheus: counts, rate and positions from each commit, the logs' ends from Spark's progress.
+
+Lag is counted from what is committed. Spark's own counts from what is loaded, which may never be.
+"""
 
 from __future__ import annotations
 
 import json
 import logging
+import threading
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -28,6 +32,16 @@ class Gauges:
         self._consumer = consumer
         # Kafka's time of the last message kept, by place, in milliseconds.
         self._logged_ms: dict[Place, int] = {}
+        # Where the positions stand, and where the logs ended when Spark last looked.
+        self._committed: dict[Place, int] = {}
+        self._latest: dict[Place, int] = {}
+        # Batches are noted by the thread that commits, progress by Spark's.
+        self._lock = threading.Lock()
+
+    def begin(self, positions: Mapping[Place, int]) -> None:
+        """Where the positions stood when they were taken."""
+        with self._lock:
+            self._committed = dict(positions)
 
     def note(self, done: Committed) -> None:
         """A micro-batch was committed."""
@@ -39,7 +53,12 @@ class Gauges:
         add(names.INBOX_QUARANTINED, done.quarantined, consumer=consumer)
         self._metrics.observe(names.INBOX_BATCH_SIZE, done.read, consumer=consumer)
         self._metrics.observe(names.INBOX_BATCH_SECONDS, done.load_s + done.commit_s, consumer=consumer)
-        self._logged_ms |= done.logged_ms
+        if done.rate is not None:
+            self._metrics.set(names.INGEST_RATE, done.rate, consumer=consumer)
+        with self._lock:
+            self._logged_ms |= done.logged_ms
+            self._committed |= done.ends
+            self._tell()  # a topic that stands still has no further progress to tell of
 
     def listen(self, spark: SparkSession) -> None:
         """Hear of each micro-batch from Spark, and how far the log's end was then."""
@@ -64,18 +83,25 @@ class Gauges:
 
     def progressed(self, progress: dict[str, Any]) -> None:
         """Spark's report of one trigger."""
-        for source in progress.get("sources", ()):
-            behind = behind_of(source)
-            self._metrics.set(names.INBOX_LAG, sum(behind.values()), consumer=self._consumer)
-            late = late_s(behind, self._logged_ms, time.time())
-            if late is not None:
-                self._metrics.set(names.INBOX_LAG_SECONDS, late, consumer=self._consumer)
+        with self._lock:
+            for source in progress.get("sources", ()):
+                self._latest |= _offsets(source.get("latestOffset"))
+            self._tell()
+
+    def _tell(self) -> None:
+        behind = behind_of(self._committed, self._latest)
+        self._metrics.set(names.INBOX_LAG, sum(behind.values()), consumer=self._consumer)
+        late = late_s(behind, self._logged_ms, time.time())
+        if late is not None:
+            self._metrics.set(names.INBOX_LAG_SECONDS, late, consumer=self._consumer)
 
 
-def behind_of(source: dict[str, Any]) -> dict[Place, int]:
-    """Offsets between where a trigger ended and where the log did, by place; where there are any. Pure."""
-    ends, latest = (_offsets(source.get(name)) for name in ("endOffset", "latestOffset"))
-    behind = {place: offset - ends.get(place, 0) for place, offset in latest.items()}
+def behind_of(committed: Mapping[Place, int], latest: Mapping[Place, int]) -> dict[Place, int]:
+    """Offsets between what is committed and where the log ended, by place; where there are any. Pure.
+
+    A partition that was added since begins at 0.
+    """
+    behind = {place: offset - committed.get(place, 0) for place, offset in latest.items()}
     return {place: offsets for place, offsets in behind.items() if offsets > 0}
 
 

@@ -15,7 +15,7 @@ from tallymark.broker.offsets import Logs
 from tallymark.broker.reach import admin_client
 from tallymark.housekeeping import Upkeep, keep_house
 from tallymark.inbox.config import InboxConfig, new_owner
-from tallymark.inbox.ports import Instance
+from tallymark.inbox.ports import Instance, Place
 from tallymark.inbox.screening import Screen
 from tallymark.inbox.workers import Noticed, Worker
 from tallymark.pipeline.committing import Commit, Committed
@@ -138,6 +138,10 @@ class IngestStation:
         self._store.begin(self._owner, self._job.topics, master)
         arguments = ("pipeline", self._over, self._keep_house, self._upkeep_s)
         threading.Thread(target=keep_house, args=arguments, name="tallymark-upkeep", daemon=True).start()
+
+    def positions(self) -> dict[Place, int]:
+        """Where the positions that it holds stand."""
+        return {place: each.next_offset for place, each in self._tenure.positions().items()}
 
     @property
     def is_paused(self) -> bool:
