@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import threading
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -118,7 +118,13 @@ class Ground:
         return Logs(AdminClient({**self.client, "log_level": 3}))
 
     def job(
-        self, spark: SparkSession, state: Archive, run: str, done: list[Archived], **config: Any
+        self,
+        spark: SparkSession,
+        state: Archive,
+        run: str,
+        done: list[Archived],
+        note: Callable[[Archived], None] | None = None,
+        **config: Any,
     ) -> ArchiveRun:
         return ArchiveRun(
             spark,
@@ -130,7 +136,7 @@ class Ground:
             run=run,
             topics=sorted(state.topics),
             stop=self.stop,
-            note=done.append,
+            note=note or done.append,
         )
 
     def archive(

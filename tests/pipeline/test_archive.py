@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +13,9 @@ from confluent_kafka import TopicPartition
 
 from tallymark.broker.kafka import AdminClient, NewTopic
 from tallymark.errors import Inconsistent, Problem, Stale
+from tallymark.pipeline import archive as archives
 from tallymark.pipeline import archivefiles
+from tallymark.pipeline.archive import Archived
 from tallymark.pipeline.archivestatus import look
 from tallymark.pipeline.compact import Compaction
 from tests.conftest import MakeTopic
@@ -90,6 +93,44 @@ def test_two_runs_at_once_archive_nothing_twice(spark: SparkSession, ground: Gro
     ground.archive(spark)
     assert not ground.strays()
     assert ground.rows() == ground.log()
+
+
+@pytest.mark.parametrize("backlog", [False, pytest.param(True, marks=pytest.mark.full)])
+def test_a_run_that_goes_on_tidies_up_while_messages_keep_coming(
+    spark: SparkSession, ground: Ground, monkeypatch: pytest.MonkeyPatch, backlog: bool
+) -> None:
+    """P7: whether each look finds something new, or there is for days more than one batch takes."""
+    monkeypatch.setattr(archives, "TIDY_EVERY", 3)
+    ground.send(60 if backlog else 10)
+    waits: list[float | None] = []
+
+    class Stop(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            waits.append(timeout)
+            return self.is_set()
+
+    ground.stop, done = Stop(), list[Archived]()
+    rule, many = Compaction(many=2, target=10**8), 4
+    state, run = ground.open()
+    config = {"available_now": False, "interval_s": 7.0, "max_offsets": 6 if backlog else 1_000}
+
+    def note(each: Archived) -> None:
+        done.append(each)
+        if len(done) >= many:
+            ground.stop.set()
+        elif not backlog:
+            ground.send(5, start=10 * len(done))
+
+    job = ground.job(spark, state, run, done, note=note, compaction=rule, grace_s=0, **config)
+    job.run()
+    assert len(done) == many
+    changes = (json.loads(path.read_text()) for path in (ground.folder / "manifests").glob("*.json"))
+    assert {"compacted", "swept"} <= {each["kind"] for each in changes}
+    assert not ground.strays(), "what was replaced is deleted"
+    assert waits == ([] if backlog else [7.0] * many), (
+        "between looks it waits, and within a backlog it does not"
+    )
+    assert set(ground.rows()) <= set(ground.log())
 
 
 def test_what_expired_stops_the_run_and_names_the_range(

@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("tallymark.pipeline")
 
+# While there is a backlog, files are put together and old ones deleted after so many batches: it may last for days.
+TIDY_EVERY = 10
+
 
 @dataclass(frozen=True, slots=True)
 class ArchiveConfig:
@@ -171,6 +174,8 @@ class ArchiveRun:
         self._topics = tuple(topics)
         self._stop = stop
         self._note = note
+        # Whether the logs had more than the last batch took.
+        self._behind = False
         for name, value in archivefiles.SETTINGS.items():
             if not name.startswith("spark.hadoop."):
                 spark.conf.set(name, value)
@@ -179,19 +184,24 @@ class ArchiveRun:
         """Until the backlog is archived (available-now), or told to stop, or something is wrong."""
         patience, healthy = Patience(self._config.patience_s), True
         ends: Mapping[Place, Bounds] | None = None
+        untidy = 0
         while not self._stop.is_set():
             before = self.state.number
             try:
                 if self._config.available_now and ends is None:
                     ends = bounds_of(self._logs, self._topics)
-                if self.run_once(ends):
-                    healthy = True
-                    continue
-                self.tidy(at_least=2 if self._config.compact_now else None)
-                if self._config.available_now:
-                    return
-                healthy = True
-                self._stop.wait(self._config.interval_s)
+                self.run_once(ends)
+                healthy, untidy = True, untidy + 1
+                if not self._behind:
+                    # Messages that keep coming are the next look's, and no reason to leave everything as it lies.
+                    untidy = 0
+                    self.tidy(at_least=2 if self._config.compact_now else None)
+                    if self._config.available_now:
+                        return
+                    self._stop.wait(self._config.interval_s)
+                elif untidy >= TIDY_EVERY:
+                    untidy = 0
+                    self.tidy()
             except (Unreachable, OutcomeUnknown) as error:
                 # Only looking and reading end so: what was committed, the manifests say.
                 attempt = patience.failed(healthy=healthy or self.state.number != before)
@@ -204,9 +214,11 @@ class ArchiveRun:
         """One micro-batch, up to `ends` or to where the logs end now; False where there was nothing to do."""
         now = bounds_of(self._logs, self._topics)
         refuse_trouble(self.state, now)
-        moves = next_moves(self.state, now if ends is None else ends, self._config.max_offsets)
+        upto = now if ends is None else ends
+        moves = next_moves(self.state, upto, self._config.max_offsets)
         if moves:
             self._batch(moves)
+        self._behind = any(move.end < upto[move.place].end for move in moves)
         return bool(moves)
 
     def _batch(self, moves: tuple[Move, ...]) -> None:
