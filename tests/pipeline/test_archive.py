@@ -95,6 +95,39 @@ def test_two_runs_at_once_archive_nothing_twice(spark: SparkSession, ground: Gro
     assert ground.rows() == ground.log()
 
 
+@pytest.mark.parametrize("stalled", ["before it looks", "after it has looked"])
+def test_a_run_that_stalls_as_it_begins_deletes_nothing_of_a_later_one(
+    spark: SparkSession, ground: Ground, monkeypatch: pytest.MonkeyPatch, stalled: str
+) -> None:
+    """It has its number; when it wakes another run has one, too, and files that the first knows nothing of."""
+    ground.send(40)
+    on_disk = archivefiles.on_disk
+    stalls = ["once"]
+
+    def later_run() -> None:
+        if stalls:
+            stalls.clear()
+            ground.archive(spark)
+
+    def at(point: str) -> None:
+        if point == "archive.opened" and stalled == "before it looks":
+            later_run()
+
+    def look(folder: Path) -> set[str]:
+        found = on_disk(folder)
+        if stalled == "after it has looked":
+            later_run()
+        return found
+
+    monkeypatch.setattr(archives, "reached", at)
+    monkeypatch.setattr(archivefiles, "on_disk", look)
+    with pytest.raises(Stale, match="another run has written manifest 2"):
+        ground.open()
+    assert not stalls
+    assert ground.rows() == ground.log()
+    assert len(ground.rows()) == 40
+
+
 @pytest.mark.parametrize("backlog", [False, pytest.param(True, marks=pytest.mark.full)])
 def test_a_run_that_goes_on_tidies_up_while_messages_keep_coming(
     spark: SparkSession, ground: Ground, monkeypatch: pytest.MonkeyPatch, backlog: bool

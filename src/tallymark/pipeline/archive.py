@@ -133,10 +133,16 @@ def opened(
 
 
 def _clear(manifests: ManifestLog, state: Archive) -> None:
-    """What killed runs have left. Safe from here on: their manifests are refused."""
-    for leftover in manifests.staging.iterdir():
-        shutil.rmtree(leftover, ignore_errors=True)
+    """What killed runs have left. Safe from here on: their manifests are refused.
+
+    A run that was paused here may be the zombie itself. So it is listed first, then looked whether another run has begun,
+    and only what was listed is deleted: whatever the other one wrote came later.
+    """
+    leftovers = list(manifests.staging.iterdir())
     there = archivefiles.on_disk(manifests.folder)
+    manifests.refuse_overtaken(state)
+    for leftover in leftovers:
+        shutil.rmtree(leftover, ignore_errors=True)
     if missing := sorted(state.files.keys() - there):
         raise Inconsistent(
             f"the archive lacks {missing[0]}, which its manifests name ({len(missing)} such files)",

@@ -130,6 +130,11 @@ class ManifestLog:
             self._sum_up(after)
         return after
 
+    def refuse_overtaken(self, state: Archive) -> None:
+        """Refuse to go on where another run has written a manifest since."""
+        if max(self._highest("json"), self._highest("sum")) > state.number:
+            raise self._overtaken(state.number + 1)
+
     def _overtaken(self, number: int) -> Stale:
         return Stale(
             f"another run has written manifest {number} of {self.folder}: this one changed nothing",
