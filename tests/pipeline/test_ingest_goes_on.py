@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
+from confluent_kafka import TopicPartition
 
-from tallymark.errors import OutcomeUnknown
+from tallymark.broker.kafka import AdminClient
+from tallymark.errors import OutcomeUnknown, Problem
 from tallymark.inbox.ports import Wanted
 from tallymark.lifecycle import OwnerKind
 from tallymark.pipeline import batches
@@ -23,6 +25,7 @@ from tallymark.pipeline.ingest import new_run
 from tallymark.policy import Backoff
 from tallymark.store.postgres.inboxstore import PostgresInboxStore
 from tallymark.store.postgres.pipelinestore import PipelineStore
+from tests.deleting import deleted
 from tests.inbox.ground import Ground, ends
 from tests.pipeline.grounds import APPLY, Run
 from tests.waiting import wait_for
@@ -211,3 +214,34 @@ def test_told_to_stop_while_no_executor_comes(
     assert told.result(90) == []
     assert ground.applied() == 0
     assert ground.value("select trouble from tallymark.runs") is None
+
+
+@pytest.mark.full
+def test_retention_passes_the_position_while_it_runs(
+    inbox_ground: Ground, spark: SparkSession, admin: AdminClient, points: list[str]
+) -> None:
+    """Faults S2 and B4: it stops, and names what is gone to the offset."""
+    ground = inbox_ground
+    ground.send(30)
+    run = Run(ground, spark, available_now=False, interval_s=0.1, backoff=SOON)
+    told = run.start()
+    wait_for(lambda: told.done() or ground.applied() == 30, what="what was there is applied")
+    at = ends(ground.servers, ground.topic, 3)
+    wait_for(lambda: told.done() or ground.positions() == at, what="markers are passed, too")
+    paused(ground, run, told, wanted=True)
+    seen = len(points)
+    ground.send(90)
+    wait_for(lambda: told.done() or len(points) > seen, what="a batch waits")
+    deleted(admin, TopicPartition(ground.topic, 1, at[1] + 7))
+    ground.query("update tallymark.consumers set paused = false returning 1")
+    try:
+        with pytest.raises(Problem, match=rf"/1: offsets {at[1]} to {at[1] + 6} were deleted") as caught:
+            told.result(120)
+    finally:
+        run.stop.set()
+    assert caught.value.remedy
+    assert ground.positions()[1] == at[1]
+    halted = ground.query("select partition from tallymark.positions where halted is not null")
+    assert halted == [(1,)]
+    kept = ground.value("select count(*) from tallymark.inbox")
+    assert ground.applied() == kept, "nothing is half-done"

@@ -276,6 +276,13 @@ def test_speculation_is_refused() -> None:
             Stale,
             "the table that a task loads into was dropped",
         ),
+        (
+            "org.apache.spark.SparkException: [KAFKA_DATA_LOSS.COULD_NOT_READ_OFFSET_RANGE] Some data may have been lost"
+            " because they are not available in Kafka any more",
+            Unreachable,
+            "Kafka does not have what was to be read",
+        ),
+        ("[KAFKA_DATA_LOSS.START_OFFSET_RESET] The starting offset", Unreachable, "does not have what was"),
         ("Job 3 cancelled because SparkContext was shut down", Problem, "Spark itself has ended"),
         (
             "ExecutorLostFailure (executor 1 exited)\nMaster removed our application: FAILED",
