@@ -133,6 +133,14 @@ def test_no_other_message_is_meant(spark: SparkSession, odd: DataFrame) -> None:
     assert sought.found == wishes, "as they were written"
 
 
+def test_ids_become_a_frame_without_python_in_an_executor(spark: SparkSession) -> None:
+    """A cluster for replay needs our jars, and no Python of ours."""
+    frame = replay.named(spark, Sought(["a", "b\\xff"]))
+    assert {bytes(row[0]) for row in frame.collect()} >= {b"a", b"b\xff"}
+    plan = frame._jdf.queryExecution().executedPlan().toString()
+    assert "LocalTableScan" in plan, plan
+
+
 def test_executors_are_given_few_bytes_at_a_time(spark: SparkSession) -> None:
     """P7: 64 values of a megabyte each, where 2000 small ones would go at once."""
 
