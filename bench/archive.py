@@ -4,7 +4,8 @@ Both run in one Spark session (local[*]) over the same topic, each into an empty
 batches of the same size, and read what is there now. The bare one keeps a checkpoint and a log of its files; it knows no
 days, syncs nothing to the disk and checks nothing. Time counts from the run's start to its end, Spark's own start not.
 
-Compaction is measured beside it: what a day in many small files costs to put together.
+Then the topic is made longer, and the archive measured against itself: seconds per message and memory must not grow with
+it. Compaction is measured beside it: what a day in many small files costs to put together.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from bench.filled import fill
 from bench.ground import fresh_topic
+from bench.growth import growth_rows
 from bench.harness import Sample, interleave
 from bench.registry import Context, benchmark
 from bench.row import Row, at_least, row
@@ -33,12 +35,12 @@ from tallymark.pipeline.session import started
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-MAX_OFFSETS = 1_000_000
-
 
 @benchmark("archive", "topics to Parquet, against a bare writeStream")
 def archive(context: Context) -> Sequence[Row]:
-    count, repetitions = (500_000, 3) if context.quick else (2_000_000, 5)
+    # Batches are as large as the smallest run: one of them, four, sixteen.
+    sizes = (250_000, 1_000_000) if context.quick else (1_000_000, 4_000_000, 16_000_000)
+    count = sizes[0]
     servers = context.cluster.bootstrap_servers
     folder = Path(tempfile.mkdtemp(prefix="tallymark-bench-archive-"))
     try:
@@ -50,14 +52,15 @@ def archive(context: Context) -> Sequence[Row]:
             fill(servers, topic, count)
             samples = interleave(
                 {
-                    "archive": lambda: _ours(spark, servers, topic, count, folder / "ours"),
+                    "archive": lambda: _ours(spark, servers, topic, count, folder / "ours", count),
                     "bare": lambda: _bare(spark, servers, topic, count, folder / "bare"),
                 },
-                repetitions,
+                3 if context.quick else 5,
                 progress=context.progress,
             )
             context.progress("putting small files together")
             compacted = _compacted(spark, servers, topic, count, folder / "small")
+            grown = _growth(context, spark, topic, sizes, samples["archive"], folder / "ours")
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     ours, bare = samples["archive"], samples["bare"]
@@ -82,13 +85,38 @@ def archive(context: Context) -> Sequence[Row]:
             [one.peak_rss / 1e6 for one in bare],
         ),
         row("putting small files together", "messages/s", [compacted.rate]),
+        *grown,
     ]
 
 
-def _ours(spark: SparkSession, servers: str, topic: str, count: int, folder: Path) -> Sample:
+def _growth(
+    context: Context,
+    spark: SparkSession,
+    topic: str,
+    sizes: Sequence[int],
+    smallest: Sequence[Sample],
+    folder: Path,
+) -> list[Row]:
+    """Four times as much, and again: seconds per message, and the driver's memory."""
+    rows: list[Row] = []
+    servers, before, count = context.cluster.bootstrap_servers, smallest, sizes[0]
+    for size in sizes[1:]:
+        context.progress(f"filling the topic to {size:,} messages")
+        fill(servers, topic, size - count)
+        count = size
+        context.progress(f"{size:,} messages")
+        samples = [_ours(spark, servers, topic, size, folder, sizes[0])]
+        rows += growth_rows(samples, before)
+        before = samples
+    return rows
+
+
+def _ours(
+    spark: SparkSession, servers: str, topic: str, count: int, folder: Path, max_offsets: int
+) -> Sample:
     shutil.rmtree(folder, ignore_errors=True)
     with SparkMeter(count) as meter:
-        job = _job(spark, servers, topic, folder, ArchiveConfig(available_now=True, max_offsets=MAX_OFFSETS))
+        job = _job(spark, servers, topic, folder, ArchiveConfig(available_now=True, max_offsets=max_offsets))
         job.run()
     if job.state.rows != count:
         raise AssertionError(f"{job.state.rows} of {count} were archived")
@@ -112,7 +140,7 @@ def _bare(spark: SparkSession, servers: str, topic: str, count: int, folder: Pat
             **kafkasource.options({"bootstrap.servers": servers})
         )
         reader = reader.option("subscribe", topic).option("startingOffsets", "earliest")
-        reader = reader.option("maxOffsetsPerTrigger", MAX_OFFSETS)
+        reader = reader.option("maxOffsetsPerTrigger", count)
         writer = (
             archivefiles.records(reader.load()).writeStream.format("parquet").option("compression", "zstd")
         )

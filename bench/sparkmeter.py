@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import psutil
 
@@ -10,21 +11,42 @@ from bench.harness import Sample
 
 
 class SparkMeter:
-    """`with SparkMeter(count) as meter: …`, then `meter.sample`. Memory is what is held at the end."""
+    """`with SparkMeter(count) as meter: …`, then `meter.sample`.
+
+    Memory is the sum of each process's own peak in that time, where Linux tells it; elsewhere what is held at the end.
+    """
 
     def __init__(self, count: int) -> None:
         self._count = count
         self._family = [psutil.Process(), *psutil.Process().children(recursive=True)]
 
     def __enter__(self) -> SparkMeter:
+        for each in self._family:
+            _forget_peak(each.pid)
         self._cpu, self._began = self._spent(), time.perf_counter()
         return self
 
     def __exit__(self, *_: object) -> None:
         seconds = time.perf_counter() - self._began
-        memory = sum(each.memory_info().rss for each in self._family if each.is_running())
+        memory = sum(_peak(each) for each in self._family if each.is_running())
         self.sample = Sample(self._count, seconds, self._spent() - self._cpu, memory)
 
     def _spent(self) -> float:
         times = [each.cpu_times() for each in self._family if each.is_running()]
         return sum(each.user + each.system for each in times)
+
+
+def _forget_peak(pid: int) -> None:
+    """From now on VmHWM is the peak since now: a process lives for many measurements."""
+    try:
+        Path(f"/proc/{pid}/clear_refs").write_text("5")
+    except OSError:  # not Linux, or ended meanwhile
+        return
+
+
+def _peak(process: psutil.Process) -> int:
+    try:
+        lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
+    except (OSError, StopIteration):
+        return int(process.memory_info().rss)
