@@ -9,6 +9,7 @@ from tallymark.lifecycle import Verdict
 from tallymark.tally.found import DeadLetter, Effect, KeptRow, Records, Unfinished, WrittenRow
 from tallymark.tally.trace import life_of
 
+LEDGER = ("ledger", "ledger")
 T0 = datetime(2026, 11, 1, 12, tzinfo=UTC)
 ID = "0199f1f0-0000-7000-8000-000000000001"
 
@@ -48,7 +49,7 @@ def test_nothing_recorded_is_no_life() -> None:
 
 
 def test_a_whole_life_is_told_in_the_order_of_time() -> None:
-    life = life_of(ID, Records([SENT], [KEPT], [DONE], consumers=["ledger"], outboxes_asked=1), now=at(1))
+    life = life_of(ID, Records([SENT], [KEPT], [DONE], consumers=[LEDGER], outboxes_asked=1), now=at(1))
     assert life is not None
     assert [event.station for event in life.events] == ["outbox", "relay", "log", "relay", "inbox", "apply"]
     assert life.verdict is Verdict.DELIVERED
@@ -70,7 +71,7 @@ def test_the_verdict_says_how_far_it_came() -> None:
     assert verdict(Records([added], outboxes_asked=1), after=61) is Verdict.LATE
     later = WrittenRow("bank", None, "transfers", b"alice", None, at(0), due_at=at(3600))
     assert verdict(Records([later], outboxes_asked=1), after=61) is Verdict.PENDING
-    sent = Records([SENT], consumers=["ledger"], outboxes_asked=1)
+    sent = Records([SENT], consumers=[LEDGER], outboxes_asked=1)
     assert verdict(sent) is Verdict.PENDING
     assert verdict(sent, after=61) is Verdict.LATE
     queued = Unfinished("ledger", "ledger", "retrying", 2, "no such account", at(5))
@@ -94,8 +95,8 @@ def waiting(records: Records) -> list[tuple[str, str, str | None]]:
 def test_what_it_waits_for_is_told() -> None:
     added = WrittenRow("bank", 7, "transfers", b"alice", 0, at(0), waits_for="topic transfers is held: gone")
     assert waiting(Records([added])) == [("relay", "waits to be sent", "topic transfers is held: gone")]
-    assert waiting(Records([SENT], consumers=["ledger"])) == [("inbox", "not kept yet", "ledger")]
-    lost = Records([SENT], consumers=["ledger"], passed=["ledger"])
+    assert waiting(Records([SENT], consumers=[LEDGER])) == [("inbox", "not kept yet", "ledger")]
+    lost = Records([SENT], consumers=[LEDGER], passed=[LEDGER])
     assert waiting(lost) == [("inbox", "passed, and not kept", "ledger")]
     queued = Unfinished("ledger", "ledger", "ready", 0, None, at(1), ahead=2, served=False)
     assert waiting(Records([SENT], [KEPT], [], [queued])) == [
@@ -104,7 +105,7 @@ def test_what_it_waits_for_is_told() -> None:
 
 
 def test_what_its_outbox_has_dropped_is_no_phantom() -> None:
-    dropped = Records([], [KEPT], [DONE], consumers=["ledger"], outboxes_asked=1, outbox_from=8)
+    dropped = Records([], [KEPT], [DONE], consumers=[LEDGER], outboxes_asked=1, outbox_from=8)
     assert verdict(dropped) is Verdict.CANNOT_KNOW
     assert verdict(replace(dropped, outbox_from=7)) is Verdict.PHANTOM
     foreign = replace(KEPT, position=None)
@@ -115,17 +116,18 @@ def test_what_its_outbox_has_dropped_is_no_phantom() -> None:
 
 def test_a_consumer_that_has_passed_it_and_lacks_it_has_lost_it() -> None:
     others = replace(KEPT, consumer="audit")
-    lacking = Records([SENT], [others], [replace(DONE, consumer="audit")], consumers=["audit", "ledger"])
+    readers = [("ledger", "audit"), LEDGER]
+    lacking = Records([SENT], [others], [replace(DONE, consumer="audit")], consumers=readers)
     assert lacking.place == (1, 42)
     assert verdict(replace(lacking, outboxes_asked=1)) is Verdict.PENDING
-    assert verdict(replace(lacking, outboxes_asked=1, passed=["ledger"])) is Verdict.LOST_IN_INBOX
+    assert verdict(replace(lacking, outboxes_asked=1, passed=[LEDGER])) is Verdict.LOST_IN_INBOX
 
 
 def test_what_a_consumer_no_longer_remembers_is_neither_lost_nor_late() -> None:
-    dropped = Records([SENT], consumers=["ledger"], forgotten=["ledger"], outboxes_asked=1)
+    dropped = Records([SENT], consumers=[LEDGER], forgotten=[LEDGER], outboxes_asked=1)
     assert verdict(dropped, after=61) is Verdict.CANNOT_KNOW
     assert waiting(dropped) == [("inbox", "dropped by retention, or never kept", "ledger")]
-    assert verdict(replace(dropped, passed=["ledger"]), after=61) is Verdict.CANNOT_KNOW
+    assert verdict(replace(dropped, passed=[LEDGER]), after=61) is Verdict.CANNOT_KNOW
     assert verdict(replace(dropped, kept=[KEPT], effects=[DONE])) is Verdict.DELIVERED
 
 
@@ -137,6 +139,30 @@ def test_an_inbox_row_without_an_outbox_row_is_a_phantom_only_where_an_outbox_wa
 def test_what_one_transaction_kept_and_applied_stands_in_that_order() -> None:
     """Kept at the commit, which is after the effect was made."""
     kept = replace(KEPT, committed_at=at(0.4))
-    life = life_of(ID, Records([SENT], [kept], [DONE], consumers=["ledger"]), now=at(1))
+    life = life_of(ID, Records([SENT], [kept], [DONE], consumers=[LEDGER]), now=at(1))
     assert life is not None
     assert [event.station for event in life.events][-2:] == ["inbox", "apply"]
+
+
+def test_two_consumers_of_one_name_are_two() -> None:
+    """Each database may have a `ledger`: what one has applied says nothing of the other."""
+    elsewhere = ("copy", "ledger")
+    both = Records(
+        [SENT], [KEPT], [DONE], consumers=[LEDGER, elsewhere], passed=[elsewhere], outboxes_asked=1
+    )
+    assert verdict(both) is Verdict.LOST_IN_INBOX
+    kept = replace(KEPT, database="copy")
+    assert verdict(replace(both, kept=[KEPT, kept])) is Verdict.UNAPPLIED
+    done = replace(DONE, database="copy")
+    assert verdict(replace(both, kept=[KEPT, kept], effects=[DONE, done])) is Verdict.DELIVERED
+    life = life_of(ID, both, now=at(1))
+    assert life is not None
+    missing = [event.details for event in life.events if event.what == "passed, and not kept"]
+    assert missing == [{"database": "copy", "consumer": "ledger"}]
+
+
+def test_what_is_sent_again_is_on_its_way_since_then() -> None:
+    again = WrittenRow("bank", 9, "transfers", b"alice", 0, at(100), resend=1)
+    resent = Records([SENT, again], consumers=[LEDGER], outboxes_asked=1)
+    assert verdict(resent, after=130) is Verdict.PENDING
+    assert verdict(resent, after=161) is Verdict.LATE

@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+# A consumer: its database and its name there. Two databases may each have one of the same name.
+Who = tuple[str, str]
+
 
 @dataclass(frozen=True, slots=True)
 class WrittenRow:
@@ -125,13 +128,13 @@ class Records:
     dead: Sequence[DeadLetter] = ()
     deeds: Sequence[Deed] = ()
     # Consumers that read its topic, whether they have it or not; and whether any outbox was asked at all.
-    consumers: Sequence[str] = ()
+    consumers: Sequence[Who] = ()
     outboxes_asked: int = 0
     # The lowest position that all of these outboxes still keep; and consumers that have passed its place in the log.
     outbox_from: int = 1
-    passed: Sequence[str] = ()
+    passed: Sequence[Who] = ()
     # Consumers whose database has dropped what was kept at its time.
-    forgotten: Sequence[str] = ()
+    forgotten: Sequence[Who] = ()
 
     @property
     def topic(self) -> str | None:
@@ -146,3 +149,8 @@ class Records:
     @property
     def received(self) -> list[KeptRow | DeadLetter]:
         return [*self.kept, *self.dead]
+
+
+def who(row: KeptRow | Effect | Unfinished | DeadLetter) -> Who:
+    """Whose it is."""
+    return row.database, row.consumer

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from tallymark.lifecycle import BatchState, DeadState, ParkedState, QueueState, Verdict
-from tallymark.tally.found import Records, Unfinished
+from tallymark.tally.found import Records, Unfinished, Who, who
 from tallymark.tally.verdicts import Marks, into_consumer, into_log, worst
 
 LATE_AFTER = timedelta(minutes=5)
@@ -95,14 +95,14 @@ def _order(records: Records) -> Callable[[TraceEvent], tuple[bool, float, int]]:
     What is kept and applied in one transaction is kept at its commit, a little after its effect: it stands before it.
     """
     stations = ["outbox", "relay", "log", "inbox", "apply", "tally", "audit"]
-    applied: dict[str, datetime] = {}
+    applied: dict[Who, datetime] = {}
     for effect in records.effects:
-        applied[effect.consumer] = min(effect.at, applied.get(effect.consumer, effect.at))
+        applied[who(effect)] = min(effect.at, applied.get(who(effect), effect.at))
 
     def place(event: TraceEvent) -> tuple[bool, float, int]:
         at = event.at
         if at is not None and event.station == "inbox":
-            at = min(at, applied.get(event.details["consumer"], at))
+            at = min(at, applied.get((event.details["database"], event.details["consumer"]), at))
         return at is None, at.timestamp() if at else 0.0, stations.index(event.station)
 
     return place
@@ -173,12 +173,12 @@ def _awaited_by(records: Records) -> Iterator[TraceEvent]:
     """Consumers of its topic that do not have it."""
     if not any(row.sent_at is not None or row.parked == ParkedState.SENT for row in records.written):
         return
-    for consumer in sorted(set(records.consumers) - {each.consumer for each in records.received}):
+    for consumer in sorted(set(records.consumers) - {who(each) for each in records.received}):
         if consumer in records.forgotten:
             missing = "dropped by retention, or never kept"
         else:
             missing = "passed, and not kept" if consumer in records.passed else "not kept yet"
-        yield TraceEvent(None, "inbox", missing, {"consumer": consumer})
+        yield TraceEvent(None, "inbox", missing, {"database": consumer[0], "consumer": consumer[1]})
 
 
 def _finished(records: Records) -> Iterator[TraceEvent]:
@@ -248,19 +248,19 @@ def _verdict(records: Records, now: datetime, late_after: timedelta) -> Verdict:
         # The log was not read: what was marked as sent, or kept from it, counts as one copy.
         "copies": int(bool(sent or records.kept or records.dead)),
         "kept_anywhere": len(records.kept),
-        "old": bool(times) and now - min(times) > late_after,
+        # A message that is sent again is on its way since then.
+        "old": bool(times) and now - max(times) > late_after,
     }
-    consumers = {*records.consumers, *(row.consumer for row in records.kept)}
-    consumers |= {letter.consumer for letter in records.dead}
+    consumers = {*records.consumers, *(who(row) for row in records.received)}
     verdicts = [into_log(Marks(**common))[0]]
     for consumer in sorted(consumers):
-        dead = [each for each in records.dead if each.consumer == consumer]
-        queue = [each for each in records.unfinished if each.consumer == consumer]
-        effects = [each for each in records.effects if each.consumer == consumer]
+        dead = [each for each in records.dead if who(each) == consumer]
+        queue = [each for each in records.unfinished if who(each) == consumer]
+        effects = [each for each in records.effects if who(each) == consumer]
         marks = Marks(
             **common,
             owed=True,
-            kept=sum(each.consumer == consumer for each in records.kept),
+            kept=sum(who(each) == consumer for each in records.kept),
             # Retention drops nothing that the log could still bring: what it has dropped was passed.
             passed=consumer in records.passed or consumer in records.forgotten,
             forgotten_in_inbox=consumer in records.forgotten,

@@ -100,11 +100,11 @@ class Tracer:
         for name in inboxes:
             with self._looking(name) as connection:
                 for consumer, kept_from, has_passed in connection.execute(self._sql["readers"], asked):
-                    readers.add(consumer)
+                    readers.add((name, consumer))
                     if has_passed:
-                        passed.add(consumer)
+                        passed.add((name, consumer))
                     if made is not None and made < kept_from.timestamp() * 1000:
-                        forgotten.add(consumer)
+                        forgotten.add((name, consumer))
         return dataclasses.replace(
             records, consumers=sorted(readers), passed=sorted(passed), forgotten=sorted(forgotten)
         )
