@@ -121,7 +121,9 @@ class Tally:
             report.uncertified += [
                 (name, window.start, window.end - 1, why) for window, why in said if isinstance(why, str)
             ]
-        findings.end(run, {**report.as_json(), "findings": report.found})
+        # Who reads what: what is lost for all is lost for these.
+        readers = {label: sorted(view.topics) for label, view in ground.consumers.items()}
+        findings.end(run, {**report.as_json(), "findings": report.found, "consumers": readers})
 
     def _reopened(self, ground: Ground, cells: Cells) -> set[int]:
         return set() if self._config.filtered else reopened(ground, cells)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import uuid
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -20,6 +21,7 @@ from tallymark.message import TM_ORIGIN, TM_RESEND
 from tallymark.outbox.ports import MessageStatus
 from tallymark.store.postgres.connection import Connection, connect, explain
 from tallymark.store.postgres.migrations import require_schema
+from tallymark.store.postgres.resendmeanwhile import PATIENCE_S, Meanwhile
 from tallymark.store.postgres.writer import PostgresWriter
 from tallymark.store.queries import load
 from tallymark.tally.resending import Standing, Wanted, refusal
@@ -53,7 +55,10 @@ class Resending:
         *,
         schema: str = "tallymark",
         progress: Callable[[str], None] = lambda _text: None,
+        patience_s: float = PATIENCE_S,
     ) -> None:
+        """`patience_s`: how long it waits for others who write, at the end."""
+        self._patience_s = patience_s
         self._url = url
         self._consumers = dict(consumers)
         self._schema = schema
@@ -67,19 +72,8 @@ class Resending:
 
         Of one message there may be several findings, one for each consumer that lacks it; it is sent again once.
         """
-        done = Resent()
-        unique: dict[uuid.UUID, Wanted] = {}
-        lacked_by: dict[uuid.UUID, set[str]] = {}
-        for each in wanted:
-            try:
-                id_ = uuid.UUID(each.id)
-            except ValueError:
-                done.refused[each.id] = "it is not in this outbox"
-                continue
-            before = unique.setdefault(id_, each)
-            if before.seen_at is not None and each.seen_at is not None and before.seen_at < each.seen_at:
-                unique[id_] = replace(before, seen_at=each.seen_at)
-            lacked_by.setdefault(id_, set()).add(each.consumer)
+        unique, lacked_by, strange = _gathered(wanted)
+        done = Resent(refused=dict.fromkeys(strange, "it is not in this outbox"))
         with self._open(self._url, Role.PRODUCER) as connection:
             connection.execute(self._sql["lock"])
             self._progress("where they stand")
@@ -97,8 +91,15 @@ class Resending:
             first = dict(connection.execute(self._sql["first_rows"], {"ids": list(unique)}))
             order = sorted(unique, key=lambda id_: first.get(id_, 0))
             asked = [known[id_] for id_ in order if id_ in known]
-            standings = self._standings(connection, asked, first, missed)
+            for id_, consumers in lacked_by.items():
+                # Asked for by its id alone: who lacks it is known by what was found.
+                consumers.update(consumers or (missed[id_][1] if id_ in missed else [""]))
+            counted_on = self._counted_on(connection, list(unique))
+            others = Meanwhile(connection, self._schema)
+            standings = self._standings(connection, asked, first, missed, lacked_by, others)
             going = []
+            # Who would come too late behind what is written meanwhile, by topic and key.
+            minded: dict[tuple[str, bytes], uuid.UUID] = {}
             # From the last one on: behind one that stays away, an earlier one of its key would come too late.
             staying: dict[tuple[str, bytes], uuid.UUID] = {}
             for id_ in reversed(order):
@@ -113,7 +114,7 @@ class Resending:
                     at,
                     stand,
                     any_order=any_order,
-                    missed_by=lacked_by[id_].union(missed[id_][1] if id_ in missed else ()),
+                    missed_by=lacked_by[id_].union(missed[id_][1] if id_ in missed else (), counted_on[id_]),
                 )
                 key = None if status is None or status.key is None else (status.topic, status.key)
                 # Who would apply it late, and minds.
@@ -122,6 +123,8 @@ class Resending:
                     why = f"a later message of its key is not sent again: {staying[key]}"
                 if why is None and status is not None:
                     going.append((each, id_, number + 1))
+                    if harmed and key is not None:
+                        minded.setdefault(key, id_)
                     continue
                 done.refused[each.id] = why or "it is not in this outbox"
                 if key is not None and status is not None and status.state is not MessageState.DISCARDED:
@@ -130,6 +133,9 @@ class Resending:
                 if not len(done.resent) % _TOLD_EVERY:
                     self._progress(f"{len(done.resent):,} of {len(going):,} written again")
                 done.resent.append(self._again(connection, each, id_, number, who=who, reason=reason))
+            if minded and not dry_run:
+                self._progress("what others have written of their keys meanwhile")
+                others.refuse(minded, done.resent, patience_s=self._patience_s)
             self._record(connection, done.resent, who)
             if dry_run:
                 connection.rollback()
@@ -154,6 +160,15 @@ class Resending:
         )
         return {**made, **told}
 
+    def _counted_on(self, connection: Connection, ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, set[str]]:
+        """Of those that are missed by all: whom the tally knew to read them."""
+        found: dict[uuid.UUID, set[str]] = defaultdict(set)
+        for id_, consumer in connection.execute(
+            self._sql["counted_on"], {"ids": [str(id_) for id_ in ids], **_MENDABLE}
+        ):
+            found[uuid.UUID(id_)].add(consumer)
+        return found
+
     def _record(self, connection: Connection, made: Sequence[Mapping[str, object]], who: str) -> None:
         names = {"position": "positions", "id": "ids", "resend": "numbers", "of_position": "of_positions"}
         names |= {"verdict": "verdicts", "consumer": "consumers"}
@@ -176,6 +191,8 @@ class Resending:
         messages: Sequence[MessageStatus],
         first: Mapping[uuid.UUID, int],
         missed: Mapping[uuid.UUID, _Missed],
+        lacked_by: Mapping[uuid.UUID, set[str]],
+        others: Meanwhile,
     ) -> dict[uuid.UUID, list[Standing]] | None:
         if not self._consumers:
             return None
@@ -188,9 +205,17 @@ class Resending:
             "positions": [first.get(each.id, each.position) for each in sent],
         }
         connection.execute(self._sql["lock_keys"], parameters)
-        parameters |= {**_MENDABLE, "enough": _ENOUGH}
+        wanted = [(id_, consumer) for id_, consumers in lacked_by.items() for consumer in consumers]
+        parameters |= {
+            **_MENDABLE,
+            "enough": _ENOUGH,
+            "wanted_ids": [id_ for id_, _ in wanted],
+            "wanted_by": [consumer for _, consumer in wanted],
+        }
         self._progress("later messages of their keys, in the outbox")
+        others.begin()
         later = connection.execute(self._sql["later"], parameters).fetchall()
+        others.known += [row[0] for row in later]
         going = self._on_their_way(connection, [row[0] for row in later if row[5] and row[6]])
         lacked = [(row[0], consumer) for row in later if row[0] not in going for consumer in row[5]]
         parameters |= {
@@ -229,6 +254,26 @@ class Resending:
                 ) from error
             except psycopg.Error as error:
                 raise explain(error, url) from error
+
+
+def _gathered(
+    wanted: Sequence[Wanted],
+) -> tuple[dict[uuid.UUID, Wanted], dict[uuid.UUID, set[str]], list[str]]:
+    """Each message once, last seen when any of its findings was; who lacks it by those; and names that are no ids."""
+    unique: dict[uuid.UUID, Wanted] = {}
+    lacked_by: dict[uuid.UUID, set[str]] = {}
+    strange = []
+    for each in wanted:
+        try:
+            id_ = uuid.UUID(each.id)
+        except ValueError:
+            strange.append(each.id)
+            continue
+        before = unique.setdefault(id_, each)
+        if before.seen_at is not None and each.seen_at is not None and before.seen_at < each.seen_at:
+            unique[id_] = replace(before, seen_at=each.seen_at)
+        lacked_by.setdefault(id_, set()).update([each.consumer] if each.verdict else [])
+    return unique, lacked_by, strange
 
 
 def as_resend(headers: str, number: int, origin: int) -> str:

@@ -25,6 +25,14 @@ select pg_advisory_xact_lock(k.h) from (
 select id, max(last_seen), array_agg(consumer) from {schema}.findings
  where id = any(%(ids)s::text[]) and over_at is null and verdict = any(%(mendable)s::text[]) group by id
 
+-- name: counted_on
+-- Of what is missed by all: the consumers of its topic that the run knew which missed it.
+select f.id, c.key from {schema}.findings f
+  join {schema}.tallies t on t.run = f.run
+ cross join lateral json_each(t.summary->'consumers') c
+ where f.id = any(%(ids)s::text[]) and f.over_at is null and f.consumer = '' and f.verdict = any(%(mendable)s::text[])
+   and f.topic in (select json_array_elements_text(c.value))
+
 -- name: first_rows
 -- Where each stood first: what is sent again is sent in that order.
 select o.id, min(coalesce(r.of_position, o.position))
@@ -33,9 +41,9 @@ select o.id, min(coalesce(r.of_position, o.position))
 
 -- name: later
 -- What was written of the same keys behind the first of them. A resend stands where its original stood; what was given up
--- never comes. With the consumers that lack it: all ('') where it is to be sent again with them, and those at which a tally
--- has missed it and nobody has sent it again since; and whether it ever was sent again. Of others the newest of each key are enough to ask for, and of one more
--- it is only said that there is more.
+-- never comes. With the consumers that lack it ('' for all): those for whom it is sent again with them, and those at which
+-- a tally has missed it and nobody has sent it again since; and whether it ever was sent again. Of others the newest of
+-- each key are enough to ask for, and of one more it is only said that there is more.
 -- One scan for all: there is no index on the key.
 with wanted as (
     select w.topic, w.key, min(w.position) as first
@@ -50,11 +58,13 @@ with wanted as (
        and not exists (select from {schema}.parked p where p.position = o.position and p.state = 'discarded')
      order by o.topic, o.key, o.id, o.position
 ), missed as (
-    select f.*, case when f.id = any(%(ids)s::uuid[]) then array[''] else array(
+    select f.*, array(
+               select w.consumer from unnest(%(wanted_ids)s::uuid[], %(wanted_by)s::text[]) w(id, consumer) where w.id = f.id
+                union
                select m.consumer from {schema}.findings m
                 where m.id = f.id::text and m.over_at is null and m.verdict = any(%(mendable)s::text[])
                   and m.last_seen > coalesce(
-                      (select max(r.resent_at) from {schema}.resends r where r.id = f.id), '-infinity')) end as lacked_by
+                      (select max(r.resent_at) from {schema}.resends r where r.id = f.id), '-infinity')) as lacked_by
       from found f
 ), newest as (
     select m.*, row_number() over (partition by m.topic, m.key, m.lacked_by = '{}' order by m.position desc) as nth
@@ -63,6 +73,31 @@ with wanted as (
 select n.id, n.topic, n.key, n.position, n.lacked_by = '{}' and n.nth > %(enough)s, n.lacked_by,
        n.id <> all(%(ids)s::uuid[]) and exists (select from {schema}.resends r where r.id = n.id)
   from newest n where n.lacked_by <> '{}' or n.nth <= %(enough)s + 1
+
+-- name: reach
+-- How far the outbox was written, and the lowest floor of a writer who is still open, but for our own: what stands at or
+-- below both can be seen by whoever looks from now on. The sequence first, then the floors, as the relay does.
+with drawn as materialized (
+    select last_value - (not is_called)::integer as last from {schema}.outbox_position
+)
+select drawn.last, held.floor
+  from drawn left join lateral (
+       select min(((l.classid::bigint << 32) | l.objid::bigint) & ((1::bigint << 48) - 1)) as floor
+         from pg_locks l, {schema}.outbox_identity i
+        where drawn.last >= 0
+          and l.locktype = 'advisory' and l.objsubid = 1 and l.granted and l.mode = 'ShareLock'
+          and l.database = (select oid from pg_database where datname = current_database())
+          and (l.classid::bigint >> 16) = i.tag and l.pid is distinct from pg_backend_pid()) held on true
+
+-- name: written_meanwhile
+-- What others have written of these keys, behind what could be seen when they were looked for and before the rows by which
+-- these are sent again: it would be applied first. What was seen is known by its id.
+select w.id::text from unnest(%(topics)s::text[], %(keys)s::bytea[], %(before)s::bigint[], %(ids)s::uuid[])
+                       w(topic, key, before, id)
+  join {schema}.outbox o on o.topic = w.topic and o.key = w.key and o.position < w.before
+ where o.position > %(seen)s and o.position < %(end)s and o.id <> all(%(known)s::uuid[])
+   and not exists (select from {schema}.parked p where p.position = o.position and p.state = 'discarded')
+ limit 1
 
 -- name: add
 -- A new row at a position of its own; the statement trigger takes the floor here as for every other writer.
