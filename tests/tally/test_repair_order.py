@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tallymark.inbox.identity import key_hash
+from tallymark.message import new_id
 from tallymark.store.postgres.inboxfailed import Change, InboxFailed
 from tallymark.store.postgres.replay import Redriven, ReplayStore
 from tallymark.store.postgres.tallyrepair import Repair
@@ -89,6 +90,15 @@ def repaired(ground: Ground, since: int | None = None, *, any_order: bool = Fals
     return repair.run(Rows(ground), since=since, any_order=any_order, **options)  # type: ignore[arg-type]
 
 
+def carols(ground: Ground, position: int, *, offset: int | None = 9, partition: int = 0) -> None:
+    """The consumer has kept one of another key."""
+    ground.query(
+        'insert into tallymark.inbox (id, source, topic, partition, "offset", position, key, value, consumer)'
+        " values (%s, 'kafka:transfers', 'transfers', %s, %s, %s, 'carol', 'x', 'ledger')",
+        *(new_id(), partition, offset, position),
+    )
+
+
 def redriven(ground: Ground, *positions: int) -> Redriven:
     store = ReplayStore(ground.url, "ledger")
     try:
@@ -127,12 +137,40 @@ def test_those_of_a_key_are_queued_by_where_they_were_written(one_key: Ground) -
     """The first of them is known by its resend alone; and what stands in the queue may be a resend too."""
     one_key.keep(1)
     one_key.resend(0, any_order=True)
+    # The consumer has read on.
+    carols(one_key, 9)
     assert repaired(one_key, 2).kept == 2
     assert queue(one_key) == [one_key.ids[0], one_key.ids[2]]
     one_key.query("delete from tallymark.queue where id::text = %s", one_key.ids[2])
     one_key.query("delete from tallymark.inbox where id::text = %s", one_key.ids[2])
     assert repaired(one_key).kept == 1
     assert queue(one_key) == [one_key.ids[0], one_key.ids[2]]
+
+
+def test_what_the_consumer_has_yet_to_read_is_left_to_kafka(one_key: Ground) -> None:
+    """Both of alice's are unread, and only the second was asked for: taken, it would be applied first."""
+    done = repaired(one_key, 2)
+    assert (done.lacking, done.kept, done.unread, done.refused) == (2, 0, 2, {})
+    # From another partition, or repaired: that says nothing of this one.
+    carols(one_key, 9, offset=None)
+    carols(one_key, 9, partition=1)
+    assert repaired(one_key, 2).unread == 2
+    # Asked for all, they are taken in order.
+    assert (repaired(one_key).kept, queue(one_key)) == (3, one_key.ids)
+
+
+def test_what_the_consumer_has_passed_is_taken(one_key: Ground) -> None:
+    carols(one_key, 3)
+    done = repaired(one_key, 2)
+    assert (done.kept, done.unread) == (1, 1)
+    assert queue(one_key) == [one_key.ids[1]]
+
+
+@pytest.mark.parametrize("declared", ["unordered", "versioned", "any_order"])
+def test_who_takes_any_order_is_given_what_it_has_yet_to_read(one_key: Ground, declared: str) -> None:
+    if declared != "any_order":
+        one_key.enlisted(**{declared: ("transfers",)})
+    assert repaired(one_key, 2, any_order=declared == "any_order").kept == 2
 
 
 def test_a_resend_that_was_applied_is_not_later_than_what_followed_its_original(one_key: Ground) -> None:

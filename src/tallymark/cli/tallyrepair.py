@@ -94,6 +94,11 @@ def _told(done: Repaired, *, dry_run: bool) -> list[Any]:
         f"{done.asked:,} were sent, {done.lacking:,} are lacking"
         + (f"; {len(done.missing):,} would be taken" if dry_run else f"; {done.kept:,} kept and queued")
     ]
+    if done.unread:
+        parts.append(
+            f"{done.unread:,} left to Kafka: behind what the consumer has read, as earlier ones of their keys may be"
+            " (without --since all are taken, in order)"
+        )
     if done.refused:
         parts.append(output.table(("not taken", "because"), list(done.refused.items())[:50]))
     return parts

@@ -2,7 +2,8 @@
 
 `SentSource` is what the two sides share: the query interface's client is one, and so is anything else that can say what
 was sent. What is taken is kept and queued like a message from the log, without an offset; the same message from Kafka
-later changes nothing.
+later changes nothing. Asked from some point on, a consumer that lags is not given what it has yet to read: earlier ones
+of the same key may be on their way to it, and were not asked for.
 """
 
 from __future__ import annotations
@@ -62,6 +63,8 @@ class Repaired:
     asked: int = 0
     lacking: int = 0
     kept: int = 0
+    # Lacking, and left to Kafka: the consumer has not come to them, nor perhaps to earlier ones of their keys.
+    unread: int = 0
     missing: list[str] = field(default_factory=list)
     refused: dict[str, str] = field(default_factory=dict)
 
@@ -70,6 +73,7 @@ class Repaired:
             "asked": self.asked,
             "lacking": self.lacking,
             "kept": self.kept,
+            "unread": self.unread,
             "missing": self.missing,
             "refused": self.refused,
         }

@@ -174,3 +174,10 @@ select w.n - 1, exists (select from {schema}.inbox i where i.id = w.id and i.con
        exists (select from later l where l.n = w.n),
        coalesce(w.topic = any(c.versioned), false), coalesce(w.topic = any(c.unordered), false)
   from wanted w join {schema}.consumers c on c.name = %(consumer)s
+
+-- name: reached_here
+-- How far one consumer has come in each partition, in positions of the outboxes that write there: what it has kept from
+-- the log says so.
+select topic, partition, source, max(position) from {schema}.inbox
+ where consumer = %(consumer)s and topic = any(%(topics)s::text[]) and "offset" is not null and position is not null
+ group by topic, partition, source

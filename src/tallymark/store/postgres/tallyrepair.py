@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
 from itertools import islice
 from typing import Any
 
 from tallymark.errors import AccessDenied, UsageError
-from tallymark.inbox.identity import received
+from tallymark.inbox.identity import received, saved_source
 from tallymark.inbox.ports import Received
 from tallymark.lifecycle import MessageState, Role
-from tallymark.message import CE_ID, TM_ORIGIN, TM_POSITION, TM_RESEND, kafka_headers
+from tallymark.message import CE_ID, CE_SOURCE, TM_ORIGIN, TM_POSITION, TM_RESEND, kafka_headers
 from tallymark.store.postgres.connection import Connection, connect
 from tallymark.store.postgres.migrations import require_schema
 from tallymark.store.postgres.replay import ReplayStore
@@ -30,9 +31,13 @@ _NOWHERE = (
     "it was sent again, and nobody says where its original stood: begin before that with --since "
     "(--any-order where its handlers can take any)"
 )
+# It is left to Kafka, which brings the earlier ones of its key first.
+_UNREAD = "not read yet"
 
 # Which partition of so many a key belongs to.
 Place = Callable[[bytes, int], int]
+# By topic, partition and source: the highest position that was kept from the log.
+Reached = dict[tuple[str, int, str], int]
 
 
 class Repair:
@@ -44,7 +49,7 @@ class Repair:
         self._consumer = consumer
         self._place = place
         self._inbox = TallyConsumers("", url, schema=schema)
-        self._standing = load("tallymark.store.postgres", "resend.sql", schema)["standing_here"]
+        self._sql = load("tallymark.store.postgres", "resend.sql", schema)
 
     def run(
         self,
@@ -73,22 +78,28 @@ class Repair:
         try:
             # Named, because the producer's side need not know who reads.
             wanted = list(topics) or sorted(view.topics)
+            # Where all is asked for, the earlier ones of a key are taken with it, in order.
+            reached = None if since is None or any_order else self._reached(wanted)
             sent = source.sent_to(self._consumer, since=since, until=until, topics=wanted)
             for chunk in _chunks(sent):
                 done.asked += len(chunk)
                 lacking = self._lacking(chunk)
                 done.lacking += len(lacking)
                 room = limit - len(done.missing)
-                refused = partial(self._refused, lacking=lacking, any_order=any_order, room=room)
+                unread = self._unread(lacking, partitions, reached)
+                refused = partial(
+                    self._refused, lacking=lacking, unread=unread, any_order=any_order, room=room
+                )
                 if dry_run:
-                    with connect(self._url, application="tallymark tally repair") as connection:
-                        require_schema(connection, self._schema, Role.CONSUMER)
+                    with self._open() as connection:
                         why = refused(connection)
                 else:
                     rows = [self._received(each, partitions) for each in lacking]
                     redriven, why = store.repair(rows, refused)
                     done.kept += redriven.kept
-                done.refused.update({str(id_): text for id_, text in why.items() if text is not _NOT_NOW})
+                done.unread += sum(text is _UNREAD for text in why.values())
+                said = ((str(id_), text) for id_, text in why.items() if text not in (_NOT_NOW, _UNREAD))
+                done.refused.update(said)
                 done.missing += [str(each.id) for each in lacking if each.id not in why]
                 if len(done.missing) >= limit:
                     break
@@ -107,8 +118,39 @@ class Repair:
                 found.setdefault(each.id, each)
         return sorted(found.values(), key=lambda each: _stands_at(each) or each.position)
 
+    def _reached(self, topics: Sequence[str]) -> Reached:
+        with self._open() as connection:
+            asked = {"consumer": self._consumer, "topics": topics}
+            rows = connection.execute(self._sql["reached_here"], asked).fetchall()
+        return {(topic, partition, source): position for topic, partition, source, position in rows}
+
+    def _unread(
+        self, lacking: Sequence[Sent], partitions: Mapping[str, int], reached: Reached | None
+    ) -> set[uuid.UUID]:
+        """Those that the consumer has yet to come to, and earlier ones of their keys perhaps: nothing later is kept."""
+        if reached is None:
+            return set()
+        found = set()
+        for each in lacking:
+            place = (each.topic, self._partition(each, partitions), _source(each))
+            if each.key is not None and (_stands_at(each) or each.position) >= reached.get(place, 0):
+                found.add(each.id)
+        return found
+
+    @contextmanager
+    def _open(self) -> Iterator[Connection]:
+        with connect(self._url, application="tallymark tally repair") as connection:
+            require_schema(connection, self._schema, Role.CONSUMER)
+            yield connection
+
     def _refused(
-        self, connection: Connection, *, lacking: Sequence[Sent], any_order: bool, room: int
+        self,
+        connection: Connection,
+        *,
+        lacking: Sequence[Sent],
+        unread: Set[uuid.UUID],
+        any_order: bool,
+        room: int,
     ) -> dict[uuid.UUID, str]:
         """Why some of these would do harm; and that there is no room for the last of them."""
         found = {}
@@ -119,23 +161,20 @@ class Repair:
             "keys": [each.key for each in lacking],
             "positions": [_stands_at(each) for each in lacking],
         }
-        for at, *standing in connection.execute(self._standing, parameters).fetchall():
-            id_ = lacking[at].id
-            why = refusal(
-                Wanted(str(id_), "", self._consumer, None),
-                MessageState.SENT,
-                None,
-                [Standing(self._consumer, *standing)],
-                any_order=any_order,
-            )
+        for at, *standing in connection.execute(self._sql["standing_here"], parameters).fetchall():
+            id_, stands = lacking[at].id, Standing(self._consumer, *standing)
+            wanted = Wanted(str(id_), "", self._consumer, None)
+            why = refusal(wanted, MessageState.SENT, None, [stands], any_order=any_order)
             if why is None and not any_order and _stands_at(lacking[at]) is None:
                 why = _NOWHERE
+            if why is None and id_ in unread and stands.minds:
+                why = _UNREAD
             if why is not None:
                 found[id_] = why
         allowed = [each.id for each in lacking if each.id not in found]
         return found | dict.fromkeys(allowed[room:], _NOT_NOW)
 
-    def _received(self, sent: Sent, partitions: dict[str, int]) -> Received:
+    def _received(self, sent: Sent, partitions: Mapping[str, int]) -> Received:
         # Not shown: a value that is said to be there, or a tombstone that would have to come with its headers.
         if sent.value is None and (sent.value_bytes is not None or not sent.headers):
             raise AccessDenied(
@@ -147,12 +186,21 @@ class Repair:
             (CE_ID, str(sent.id).encode()),
             (TM_POSITION, str(sent.position).encode()),
         ]
-        partition = sent.partition
-        if partition is None:
-            count = partitions.get(sent.topic, 0)
-            partition = self._place(sent.key, count) if sent.key is not None and count else 0
+        partition = self._partition(sent, partitions)
         made = received(sent.topic, partition, 0, sent.key, sent.value, headers, -1)
         return made._replace(offset=None)
+
+    def _partition(self, sent: Sent, partitions: Mapping[str, int]) -> int:
+        if sent.partition is not None:
+            return sent.partition
+        count = partitions.get(sent.topic, 0)
+        return self._place(sent.key, count) if sent.key is not None and count else 0
+
+
+def _source(sent: Sent) -> str:
+    """As an inbox saves it."""
+    named = sent.headers.get(CE_SOURCE)
+    return saved_source(named.encode()) if isinstance(named, str) else f"kafka:{sent.topic}"
 
 
 def _stands_at(sent: Sent) -> int | None:
