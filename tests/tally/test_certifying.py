@@ -187,3 +187,22 @@ def test_what_the_outbox_has_dropped_is_over_whatever_was_looked_at(chain: Findi
     chain.begin(other := uuid.uuid4(), later, who="ann")
     chain.keep(other, later, [], at=at)
     assert [each.finding.id for each in chain.listed()] == ["m50"]
+
+
+def test_who_looked_later_has_the_last_word_in_the_table_too(chain: Findings) -> None:
+    lost = Finding("m5", None, "t", 0, 5, 5, "ledger", Stage.INBOX, Verdict.LOST_IN_INBOX, "")
+    phantom = Finding("m6", None, "t", 0, 6, 6, "", Stage.INBOX, Verdict.PHANTOM, "")
+    noon, one, two = (datetime(2026, 11, 1, hour, tzinfo=UTC) for hour in (12, 13, 14))
+
+    def kept(at: datetime, *found: Finding, consumers: tuple[str, ...] | None = None) -> list[str]:
+        scope = Scope(0, 99, consumers=consumers, whole=consumers is None)
+        chain.begin(run := uuid.uuid4(), scope, who="ann")
+        chain.keep(run, scope, found, at=at)
+        return [each.finding.id for each in chain.listed()]
+
+    assert kept(one, lost, phantom) == ["m5", "m6"]
+    assert kept(noon) == ["m5", "m6"]
+    # Asked of the ledger alone: another inbox may have told of the phantom.
+    assert kept(two, lost, consumers=("", "ledger")) == ["m5", "m6"]
+    assert kept(two) == []
+    assert kept(one, lost) == []

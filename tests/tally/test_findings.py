@@ -13,9 +13,14 @@ ALL = Scope(0, 999, whole=True)
 
 
 def finding(
-    id: str = "m1", *, position: int | None = 150, topic: str = "t", consumer: str = "ledger"
+    id: str = "m1",
+    *,
+    position: int | None = 150,
+    topic: str = "t",
+    consumer: str = "ledger",
+    stage: Stage = Stage.INBOX,
 ) -> Finding:
-    return Finding(id, None, topic, 0, 5, position, consumer, Stage.INBOX, Verdict.LATE, "")
+    return Finding(id, None, topic, 0, 5, position, consumer, stage, Verdict.LATE, "")
 
 
 def test_what_a_run_did_not_look_at_is_not_over() -> None:
@@ -25,7 +30,7 @@ def test_what_a_run_did_not_look_at_is_not_over() -> None:
     assert not scope.covers(finding(topic="other"))
     assert not scope.covers(finding(consumer="audit"))
     assert not scope.covers(finding(position=None, consumer=""))
-    assert replace(scope, whole=True).covers(finding(position=None, consumer=""))
+    assert replace(scope, whole=True).covers(finding(position=None, consumer="", stage=Stage.LOG))
 
 
 def test_what_the_outbox_has_dropped_is_over() -> None:
@@ -49,3 +54,19 @@ def test_first_and_last_seen() -> None:
         KeptFinding(finding("a"), "three", MONDAY, FRIDAY, None),
         KeptFinding(finding("b"), "two", MONDAY, TUESDAY, None),
     ]
+
+
+def test_who_looked_later_has_the_last_word_whoever_ends_last() -> None:
+    kept = merged([], [finding("a")], ALL, run="late", at=TUESDAY)
+    # It looked before that was lost, and ends behind the other.
+    assert merged(kept, [], ALL, run="early", at=MONDAY) == kept
+    over = merged(kept, [], ALL, run="later", at=FRIDAY)
+    assert [each.over_at for each in over] == [FRIDAY]
+    assert merged(over, [finding("a")], ALL, run="late too", at=TUESDAY) == over
+
+
+def test_what_only_an_inbox_told_is_not_over_where_not_all_were_asked() -> None:
+    scope = Scope(100, 199, consumers=("", "ledger"))
+    assert not scope.covers(finding(consumer=""))
+    assert scope.covers(finding(consumer="", stage=Stage.LOG))
+    assert Scope(100, 199).covers(finding(consumer=""))

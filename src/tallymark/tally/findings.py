@@ -85,8 +85,12 @@ class Scope:
             return True
         if self.topics is not None and finding.topic not in self.topics:
             return False
-        if self.consumers is not None and finding.consumer not in self.consumers:
-            return False
+        if self.consumers is not None:
+            if finding.consumer not in self.consumers:
+                return False
+            if not finding.consumer and finding.stage is Stage.INBOX:
+                # Only an inbox told it, perhaps that of a consumer who was not asked.
+                return False
         # Without a position (a foreign hand's): only where all was looked at.
         return self.whole if finding.position is None else self.first <= finding.position <= self.last
 
@@ -94,16 +98,25 @@ class Scope:
 def merged(
     before: Iterable[KeptFinding], found: Iterable[Finding], scope: Scope, *, run: str, at: datetime
 ) -> list[KeptFinding]:
-    """What is kept after a run: one row for each message, verdict and consumer."""
+    """What is kept after a run: one row for each message, verdict and consumer.
+
+    Of two runs the one that looked later has the last word, whichever ends last.
+    """
     kept = {(each.finding.id, each.finding.verdict, each.finding.consumer): each for each in before}
     seen = set()
     for finding in found:
         name = (finding.id, finding.verdict, finding.consumer)
         seen.add(name)
-        first = kept[name].first_seen if name in kept else at
-        kept[name] = KeptFinding(finding, run, first, at, None)
+        before_it = kept.get(name)
+        if before_it is None or max(before_it.last_seen, before_it.over_at or at) <= at:
+            kept[name] = KeptFinding(
+                finding, run, at if before_it is None else before_it.first_seen, at, None
+            )
     for name, each in kept.items():
-        if name not in seen and each.over_at is None and scope.covers(each.finding):
+        if name in seen or each.over_at is not None or not scope.covers(each.finding):
+            continue
+        dropped = each.finding.position is not None and each.finding.position < scope.lowest
+        if dropped or each.last_seen <= at:
             kept[name] = replace(each, over_at=at)
     return list(kept.values())
 

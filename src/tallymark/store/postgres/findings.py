@@ -70,6 +70,7 @@ class Findings:
                 self._sql["over"],
                 {
                     "run": run,
+                    "at": at,
                     "first": scope.first,
                     "last": scope.last,
                     "topics": None if scope.topics is None else list(scope.topics),

@@ -20,16 +20,20 @@ select distinct on (id, verdict, consumer)
 on conflict (id, verdict, consumer) do update
    set stage = excluded.stage, topic = excluded.topic, key = excluded.key, partition = excluded.partition,
        "offset" = excluded."offset", position = excluded.position, evidence = excluded.evidence, run = excluded.run,
-       last_seen = greatest(f.last_seen, excluded.last_seen), over_at = null
+       last_seen = excluded.last_seen, over_at = null
+ where greatest(f.last_seen, f.over_at) <= excluded.last_seen
 
 -- name: over
 -- What this run looked at and did not find again. Without a position (a foreign hand's): only where all was looked at.
+-- Not what a run has seen that looked later, and was done before: of two the later look counts, not the later end.
+-- What only an inbox told, for all consumers: not where some of them were not asked.
 -- And what the outbox has dropped: it can be neither mended nor found again, by any run.
-update {schema}.findings set over_at = clock_timestamp()
+update {schema}.findings set over_at = %(at)s::timestamptz
  where over_at is null and run <> %(run)s::uuid
    and (position < %(lowest)s
-        or (%(topics)s::text[] is null or topic = any(%(topics)s::text[]))
-       and (%(consumers)s::text[] is null or consumer = any(%(consumers)s::text[]))
+        or last_seen <= %(at)s::timestamptz
+       and (%(topics)s::text[] is null or topic = any(%(topics)s::text[]))
+       and (%(consumers)s::text[] is null or consumer = any(%(consumers)s::text[]) and (consumer <> '' or stage <> 'inbox'))
        and (position >= %(first)s and position <= %(last)s or position is null and %(whole)s))
 
 -- name: end
