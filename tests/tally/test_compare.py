@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import psycopg
+
 from tallymark.pipeline.reconcilecompare import Compared, Table, frame_of
-from tallymark.tally.comparing import repair_sql
+from tallymark.tally.comparing import repair_script, repair_sql
 from tests import journal
 
 
@@ -78,3 +80,28 @@ def test_a_whole_number_cuts_the_reading_for_several_tasks(spark: Any, database:
     finally:
         compared.close()
     assert found == {"50": {"m": ("50", "0")}, None: {"m": ("7", "0")}}
+
+
+def test_a_repair_writes_times_as_they_were_compared_whatever_zone_a_session_has(
+    spark: Any, database: str
+) -> None:
+    for name in ("ledger", "copy"):
+        journal.query(database, f"create table {name} (id text primary key, at timestamptz, local timestamp)")
+    for id_ in ("a1", "a2"):
+        moment = "2026-11-01 12:00:00.5"
+        journal.query(database, "insert into ledger values (%s, %s, %s)", [id_, f"{moment}+00", moment])
+    journal.query(database, "insert into copy values ('a1', '2026-11-01 09:00+00', '2026-11-01 09:00')")
+
+    def differences() -> list[Any]:
+        compared = Compared(spark, Table("", database, "ledger"), Table("", database, "copy"), ["id"], [])
+        try:
+            return list(compared.differences())
+        finally:
+            compared.close()
+
+    found = differences()
+    assert len(found) == 2
+    with psycopg.connect(database, autocommit=True, options="-c timezone=Asia/Tokyo") as connection:
+        for statement in repair_script("copy", found):
+            connection.execute(statement.encode())
+    assert differences() == []

@@ -78,7 +78,7 @@ def _written(
     compared: Any, right: Table, repair: Path | None, repair_as: str, limit: int
 ) -> tuple[Counter[str], Counter[str], list[Difference]]:
     """One pass over the differences: counted, the first shown, each mended in the file."""
-    from tallymark.tally.comparing import repair_messages, repair_sql
+    from tallymark.tally.comparing import repair_messages, repair_script
 
     kinds: Counter[str] = Counter()
     by_column: Counter[str] = Counter()
@@ -92,19 +92,17 @@ def _written(
                 shown.append(each)
             yield each
 
-    lines = repair_sql(right.name or "", seen()) if repair_as == "sql" and repair else repair_messages(seen())
+    lines = (
+        repair_script(right.name or "", seen()) if repair_as == "sql" and repair else repair_messages(seen())
+    )
     if repair is None:
         for _ in lines:
             pass
         return kinds, by_column, shown
     try:
         with repair.open("w", encoding="utf-8") as file:
-            if repair_as == "sql":
-                file.write("begin;\n")
             for line in lines:
                 file.write(line + "\n")
-            if repair_as == "sql":
-                file.write("commit;\n")
     except OSError as error:
         raise UsageError(f"{repair} cannot be written: {error.strerror}") from error
     return kinds, by_column, shown

@@ -84,6 +84,14 @@ def repair_sql(table: str, differences: Iterable[Difference]) -> Iterator[str]:
             yield f"-- doubled, look yourself: {json.dumps(dict(each.key), ensure_ascii=False)}"
 
 
+def repair_script(table: str, differences: Iterable[Difference]) -> Iterator[str]:
+    """The same as one transaction. Times were compared in UTC, and are written so, whatever zone a session has."""
+    yield "begin;"
+    yield "set local time zone 'UTC';"
+    yield from repair_sql(table, differences)
+    yield "commit;"
+
+
 def repair_messages(differences: Iterable[Difference]) -> Iterator[str]:
     """One line of JSON for each key: what the left table says of it; null where it has none."""
     for each in differences:
