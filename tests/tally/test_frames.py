@@ -5,9 +5,11 @@ from __future__ import annotations
 import uuid
 
 from tallymark.pipeline.reconcilecells import Cells
+from tallymark.pipeline.reconcilefirst import begun_unsaid, first_id
 from tallymark.pipeline.reconcileframes import ids_of, shares, spans_of
 from tallymark.store.postgres.tallycells import ALL_IDS
 from tests.tally.cases import uuid7
+from tests.tally.test_certifying import P0, P1, ledger
 
 
 def test_neighbouring_windows_are_read_together_and_far_ones_apart() -> None:
@@ -47,8 +49,32 @@ def test_ids_are_cut_where_they_lie_with_a_day_around_them() -> None:
     assert all(2 * day <= low.int >> 80 <= 2 * day + 999 for low, _ in ranges[1:])
 
 
+def test_without_room_they_are_those_that_were_written() -> None:
+    cells = Cells(100)
+    low, high = uuid7(1000, 1), uuid7(2000, 1)
+    cells.ids[0] = (low, high)
+    ranges = ids_of(cells, [0], 4, room_ms=0)
+    assert (len(ranges), ranges[0][0], ranges[-1][1].int) == (4, uuid.UUID(low), uuid.UUID(high).int + 1)
+    cells.ids[0] = (low, low)
+    assert ids_of(cells, [0], 4, room_ms=0) == [(uuid.UUID(low), uuid.UUID(int=uuid.UUID(low).int + 1))]
+
+
 def test_where_ids_say_nothing_of_their_time_all_are_read() -> None:
     cells = Cells(100)
     assert ids_of(cells, [0], 4) == [ALL_IDS]
     cells.ids[0] = (str(uuid.UUID(int=5)), str(uuid.UUID(int=9)))
     assert ids_of(cells, [0], 4) == [ALL_IDS]
+
+
+def test_inboxes_are_read_from_an_hour_before_the_lowest_id_of_all_windows() -> None:
+    hour = 3_600_000
+    cells = Cells(100)
+    assert first_id(cells) is None
+    cells.ids = {7: (uuid7(9 * hour), uuid7(9 * hour)), 8: (uuid7(5 * hour, 3), uuid7(11 * hour))}
+    assert first_id(cells) == uuid.UUID(int=4 * hour << 80)
+
+
+def test_where_a_consumer_began_is_asked_for_only_where_it_is_not_written_down() -> None:
+    assert begun_unsaid(ledger())
+    assert begun_unsaid(ledger(starts={P0: 0}))
+    assert not begun_unsaid(ledger(starts={P0: 0, P1: 5}))

@@ -8,7 +8,7 @@ What was kept and what was applied are compared by their place in the log, becau
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 # Of offsets: where one effect of it is wrong, all windows that it holds messages of are looked into.
 BUCKET = 10_000
+# More than anybody has: what topic, partition and lane are told apart by in one number.
+_PARTITIONS, _LANES = 2**20, 2**10
 Bucket = tuple[str, str, int, int]
 
 
@@ -198,39 +200,47 @@ def add_effects(cells: Cells, rows: Iterable[Any], label: Mapping[str, str]) -> 
             cells.applied_at[bucket] = cells.applied_at.get(bucket, Digest()) + digest_of(row, "i")
 
 
-def log_sums(records: DataFrame, *, rows: int, lanes: int, parked: Iterable[int], drawn: int) -> DataFrame:
+def log_sums(
+    records: DataFrame,
+    *,
+    rows: int,
+    lanes: int,
+    parked: Iterable[int],
+    drawn: int,
+    topics: Sequence[str],
+    usual: str = "",
+) -> DataFrame:
     """One pass over the log: sums per window and partition, and what stands behind a higher position of its lane.
 
-    `drawn`: the highest position that anybody was given. Whoever claims a higher one says nothing of order.
+    `drawn`: the highest position that anybody was given. Whoever claims a higher one says nothing of order. `usual`: the
+    source that most records name.
     """
     from pyspark.sql import Window as Over
     from pyspark.sql import functions as F
 
     # What was parked came out of turn: it does not say where the log begins.
     late = sorted(parked)
+    # All of the log is sorted for the sake of order, so its rows are numbers: topic, partition and lane are one, and a
+    # source is there only where it is not the usual one.
+    numbered = F.lit(None).cast("bigint")
+    for number, topic in enumerate(topics):
+        numbered = F.when(F.col("topic") == topic, F.lit(number).cast("bigint")).otherwise(numbered)
+    # A key's slot is a hash of it, and one lane has them all; a foreign record may have none, and is in nobody's order.
+    lane = F.coalesce(F.pmod(F.col("slot"), F.lit(lanes)), F.lit(0)) if lanes > 1 else F.lit(0)
     narrow = records.select(
-        "topic",
-        "partition",
+        ((numbered * _PARTITIONS + F.col("partition")) * _LANES + lane).alias("place"),
         "offset",
         "position",
-        "source",
-        # A key's slot is a hash of it, and one lane has them all.
-        (F.col("slot") % lanes if lanes > 1 else F.lit(0)).alias("lane"),
+        F.when(F.col("source") != usual, F.col("source")).alias("unusual"),
         *(half.alias(name) for half, name in zip(halves(F.col("digest")), ("a", "b"), strict=True)),
     )
-    before = (
-        Over.partitionBy("topic", "partition", "source", "lane")
-        .orderBy("offset")
-        .rowsBetween(Over.unboundedPreceding, -1)
-    )
+    before = Over.partitionBy("place", "unusual").orderBy("offset").rowsBetween(Over.unboundedPreceding, -1)
     given = F.when(F.col("position") <= drawn, F.col("position"))
     placed = narrow.withColumn("highest", F.max(given).over(before)).withColumn(
         "behind", F.when(F.col("position") < F.col("highest"), F.col("highest"))
     )
     in_turn = F.col("position") if not late else F.when(~F.col("position").isin(late), F.col("position"))
-    return placed.groupBy(
-        "topic", "partition", "source", "lane", F.expr(f"position div {rows}").alias("w")
-    ).agg(
+    sums = placed.groupBy("place", "unusual", F.expr(f"position div {rows}").alias("w")).agg(
         F.count("*").alias("n"),
         *(F.sum(each).alias(f"l{at}") for at, each in enumerate(limbs(F.col("a"), F.col("b")))),
         F.min("offset").alias("low"),
@@ -239,6 +249,15 @@ def log_sums(records: DataFrame, *, rows: int, lanes: int, parked: Iterable[int]
         F.max("behind").alias("behind"),
         F.min(in_turn).alias("first"),
         F.max(given).alias("last"),
+    )
+    named = F.array(*(F.lit(topic) for topic in topics))
+    return sums.withColumns(
+        {
+            "topic": F.element_at(named, F.expr(f"cast(place div {_PARTITIONS * _LANES} as int) + 1")),
+            "partition": F.expr(f"cast(place div {_LANES} % {_PARTITIONS} as int)"),
+            "lane": F.expr(f"cast(place % {_LANES} as int)"),
+            "source": F.coalesce(F.col("unusual"), F.lit(usual)),
+        }
     )
 
 

@@ -16,12 +16,13 @@ from tallymark.pipeline.reconcileground import Ground, TallyConfig
 from tallymark.pipeline.reconcileorder import behind, misapplied
 from tallymark.pipeline.reconcileports import Stations
 from tallymark.pipeline.reconcilerecords import records_of
+from tallymark.store.postgres.tally import ConsumerView
 from tallymark.store.postgres.tallycells import id_ranges, position_ranges
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_DAY_MS = 86_400_000
+_HOUR_MS = 3_600_000
 _AT_ONCE = 6
 
 
@@ -59,11 +60,13 @@ class FirstLook:
         self._progress(f"{ground.name}: digests of outbox, log and inboxes")
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             log = pool.submit(self._log, ground)
+            outbox = pool.submit(self._outbox, ground)
+            # Where all is read there is nothing to wait for.
+            read = _Inboxes(self, pool, ground, None) if ground.first <= ground.lowest else None
             asked = self.config.topics
-            cellwork.add_outbox(
-                cells, (row for row in self._outbox(ground) if not asked or row.topic in asked)
-            )
-            read = _Inboxes(self, pool, ground, self._first_id(ground, cells))
+            cellwork.add_outbox(cells, (row for row in outbox.result() if not asked or row.topic in asked))
+            if read is None:
+                read = _Inboxes(self, pool, ground, first_id(cells))
             logged = log.result()
             ground.sources = self._sources(ground, {row.source for row in logged if row.w is not None})
             cellwork.add_log(cells, logged, ground.sources)
@@ -110,6 +113,8 @@ class FirstLook:
             lanes=ground.view.lanes,
             parked=parked,
             drawn=ground.view.frontier.last_position,
+            topics=ground.topics,
+            usual=self.sources.producer(ground.name).usual_source(),
         )
         return list(sums.collect())
 
@@ -118,21 +123,27 @@ class FirstLook:
         ours = self.sources.producer(ground.name).sources(sorted(logged)) if logged else frozenset()
         return None if ours == logged else ours
 
-    def _first_id(self, ground: Ground, cells: Cells) -> uuid.UUID:
-        """From which id on the inboxes are read: all, unless only later windows are looked at."""
-        lows = [uuid.UUID(low) for low, _ in cells.ids.values()]
-        if ground.first <= ground.lowest or not lows:
-            return uuid.UUID(int=0)
-        return shifted(min(lows), -_DAY_MS)
+
+def first_id(cells: Cells) -> uuid.UUID | None:
+    """From which id on inboxes are read for the sake of these windows: the lowest that the outbox has there, and an hour.
+
+    Whoever is written there is at or behind it, whatever its producer's clock says. The hour is for what is not: a row
+    that was deleted, of a producer whose clock is behind.
+    """
+    lows = [uuid.UUID(low) for low, _ in cells.ids.values()]
+    return shifted(min(lows), -_HOUR_MS) if lows else None
 
 
 class _Inboxes:
     """What is asked of each inbox's database: what was kept, what was applied, and in which order."""
 
-    def __init__(self, look: FirstLook, pool: ThreadPoolExecutor, ground: Ground, first: uuid.UUID) -> None:
+    def __init__(
+        self, look: FirstLook, pool: ThreadPoolExecutor, ground: Ground, first: uuid.UUID | None
+    ) -> None:
+        """`first`: the id that they are read from; None: all."""
         self._look = look
         self._ground = ground
-        self._first = first
+        self._first = first or uuid.UUID(int=0)
         self._asked: list[tuple[Mapping[str, str], dict[str, Future[Any]]]] = []
         # Nothing is new: what was certified is not read again.
         nothing = ground.goes_on and ground.first >= ground.upto and ground.read_from == ground.ends
@@ -143,7 +154,7 @@ class _Inboxes:
                     "done": pool.submit(self._cells, database, "effect_cells"),
                     "order": pool.submit(misapplied, look.spark, look.sources, ground, database),
                 }
-                if ground.goes_on:
+                if ground.goes_on and any(begun_unsaid(ground.consumers[each]) for each in labels.values()):
                     parts["beginnings"] = pool.submit(look.inboxes[database].beginnings)
                 self._asked.append((labels, parts))
 
@@ -169,3 +180,8 @@ class _Inboxes:
         asked = [getattr(queries, query)(each, ground.since) for each in ids]
         frame = tables.read(look.spark, asked)
         return list(frame.where(frame.topic.isin(ground.topics)).collect())
+
+
+def begun_unsaid(view: ConsumerView) -> bool:
+    """Whether it is not written down of every partition where the consumer began: then its lowest message says so."""
+    return not view.next_offsets.keys() <= view.starts.keys()

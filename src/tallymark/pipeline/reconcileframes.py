@@ -156,7 +156,8 @@ def _consumer_frames(
         "key binary, digest string",
     )
     effects = spark.createDataFrame([], "consumer string, outcome string, id string")
-    ranges = ids_of(cells, reading.numbers, tasks)
+    # Usually all lies between the ids that the outbox has there: an index range. Else there is room for other clocks.
+    near, far = (ids_of(cells, reading.numbers, tasks, room_ms=room) for room in (0, _DAY_MS))
     places = _places(cells, set(reading.numbers))
     for database in sources.inboxes():
         labels = ground.labels_in(database)
@@ -164,9 +165,13 @@ def _consumer_frames(
             continue
         tables = sources.tables(database)
         queries = tables.queries(rows=ground.rows, bucket=BUCKET)
-        kept = tables.read(spark, [queries.inbox_rows(each, spans) for each in ranges])
-        # All ids: an effect is found by its place in the log, wherever its id lies.
-        done = tables.read(spark, [queries.effect_rows(ALL_IDS, places)])
+        if _all_between(near, spark, sources, ground, cells, database, spans):
+            kept = tables.read(spark, [queries.inbox_rows(each, spans) for each in near])
+            done = tables.read(spark, [queries.effect_rows(each) for each in near])
+        else:
+            kept = tables.read(spark, [queries.inbox_rows(each, spans) for each in far])
+            # All ids: an effect is found by its place in the log, wherever its id lies.
+            done = tables.read(spark, [queries.effect_rows(ALL_IDS, places)])
         # Only what the consumers had passed when they were looked at: the rest may not be finished yet.
         seen = F.lit(False)
         for name, label in labels.items():
@@ -179,6 +184,38 @@ def _consumer_frames(
         inbox = inbox.unionByName(_labelled(kept.where(F.col("topic").isin(ground.topics)), labels))
         effects = effects.unionByName(_labelled(done, labels))
     return inbox, effects
+
+
+def _all_between(
+    ids: Sequence[IdRange],
+    spark: SparkSession,
+    sources: Stations,
+    ground: Ground,
+    cells: Cells,
+    database: str,
+    spans: Sequence[tuple[int, int]],
+) -> bool:
+    """Whether as much of these windows lies between these ids, in one database, as was counted of them under any."""
+    if ids[0] == ALL_IDS or sources.log.is_copy:
+        # Files are read as a whole, whatever is asked of them.
+        return False
+    labels = ground.labels_in(database)
+    tables = sources.tables(database)
+    queries = tables.queries(rows=ground.rows, bucket=BUCKET)
+    ours = None if ground.sources is None else inbox_sources(ground)
+    found: int = sum(
+        row.n
+        for row in tables.read(spark, [queries.inbox_counts(each, spans) for each in ids]).collect()
+        if row.consumer in labels and row.topic in ground.topics and (ours is None or row.source in ours)
+    )
+    inside = [
+        digest.count
+        for label in labels.values()
+        for number, topics in cells.inbox.get(label, {}).items()
+        if any(low <= number * ground.rows < high for low, high in spans)
+        for digest in topics.values()
+    ]
+    return found == sum(inside)
 
 
 def _places(cells: Cells, numbers: set[int]) -> list[Stretch]:
@@ -231,7 +268,7 @@ def _age(ground: Ground) -> Column:
     return F.lit(ground.view.at.timestamp()) - F.col("at").cast("double")
 
 
-def ids_of(cells: Cells, numbers: Iterable[int], parts: int) -> list[IdRange]:
+def ids_of(cells: Cells, numbers: Iterable[int], parts: int, *, room_ms: int = _DAY_MS) -> list[IdRange]:
     """Between which ids these windows' messages lie, in parts, with room for clocks; all ids, where nobody can say."""
     found = [cells.ids[number] for number in numbers if number in cells.ids]
     low = min((uuid.UUID(each) for each, _ in found), default=None)
@@ -241,7 +278,9 @@ def ids_of(cells: Cells, numbers: Iterable[int], parts: int) -> list[IdRange]:
     # Cut where they lie: nearly nothing does in the room around them.
     step = max(1, -(-(high.int - low.int) // parts))
     inner = [uuid.UUID(int=at) for at in range(low.int + step, high.int, step)]
-    return list(pairwise([shifted(low, -_DAY_MS), *inner, shifted(high, _DAY_MS)]))
+    if not room_ms:
+        return list(pairwise([low, *inner, uuid.UUID(int=high.int + 1)]))
+    return list(pairwise([shifted(low, -room_ms), *inner, shifted(high, room_ms)]))
 
 
 def shifted(id: uuid.UUID, milliseconds: int) -> uuid.UUID:

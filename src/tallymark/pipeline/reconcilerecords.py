@@ -17,17 +17,18 @@ def records_of(raw: DataFrame) -> DataFrame:
     """Committed records: topic, partition, offset, id, position, source, key, digest, slot, at."""
     from pyspark.sql import functions as F
 
-    # Headers are looked through once: what several columns are made of stands in a projection of its own.
-    read = raw.select(
+    # What several columns are made of stands in a projection of its own: it is made once.
+    named = raw.withColumn("names", F.expr("reverse(headers.key)"))
+    read = named.select(
         "topic",
         "partition",
         "offset",
         "key",
         "value",
         F.col("timestamp").alias("at"),
-        _header(CE_ID).alias("ce_id"),
-        F.expr(f"try_cast({_header_sql(TM_POSITION)} as bigint)").alias("position"),
-        F.coalesce(_header(CE_SOURCE), F.lit("")).alias("source"),
+        F.expr(_header(CE_ID)).alias("ce_id"),
+        F.expr(f"try_cast({_header(TM_POSITION)} as bigint)").alias("position"),
+        F.coalesce(F.expr(_header(CE_SOURCE)), F.lit("")).alias("source"),
     )
     id_ = F.coalesce(F.col("ce_id"), F.expr("concat(topic, '/', partition, '/', offset)"))
     return read.select(
@@ -79,12 +80,11 @@ def netstring(part: Column) -> Column:
     return F.when(part.isNull(), F.lit("-").cast("binary")).otherwise(F.concat(prefix, part))
 
 
-def _header(name: str) -> Column:
-    from pyspark.sql import functions as F
+def _header(name: str) -> str:
+    """A header's value as text. Of a name that is repeated the last one counts, as at an inbox.
 
-    return F.expr(_header_sql(name))
-
-
-def _header_sql(name: str) -> str:
-    # Of a name that is repeated the last one counts, as at an inbox.
-    return f"cast(try_element_at(filter(headers, h -> h.key = '{name}'), -1).value as string)"
+    By the names alone, which stand from the last one on: a lambda over all headers is not compiled. Where none is of that
+    name, this asks for one behind the last, which is null.
+    """
+    at = f"cast(size(headers) - array_position(names, '{name}') as int)"
+    return f"cast(get(headers, {at}).value as string)"

@@ -149,6 +149,10 @@ class SnapshotSide:
     def known(self, ids: Sequence[str]) -> set[str]:
         return {row.id for row in self._among("outbox", ids).select("id").distinct().collect()}
 
+    def usual_source(self) -> str:
+        # To ask would be to read it.
+        return ""
+
     def sources(self, among: Sequence[str]) -> frozenset[str]:
         named = "coalesce(get_json_object(headers, '$.ce_source'), '')"
         query = f"select distinct {named} as source from {self.schema}.outbox"

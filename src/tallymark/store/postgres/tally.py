@@ -178,6 +178,11 @@ class TallyProducer(_Reads):
         """Which of these messages this outbox has."""
         return {row[0] for row in self._rows("known", {"ids": _uuids(ids)})}
 
+    def usual_source(self) -> str:
+        """What its newest message names as its source."""
+        found = self._rows("usual_source")
+        return str(found[0][0]) if found else ""
+
     def sources(self, among: Sequence[str]) -> frozenset[str]:
         """Which of these its messages name as their source."""
         return frozenset(row[0] for row in self._rows("sources", {"sources": list(among)}))

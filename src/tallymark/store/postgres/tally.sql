@@ -59,6 +59,9 @@ select position from {schema}.outbox where id = any(%(ids)s::uuid[])
 -- name: known
 select id::text from {schema}.outbox where id = any(%(ids)s::uuid[])
 
+-- name: usual_source
+select coalesce(headers->>'ce_source', '') from {schema}.outbox order by position desc limit 1
+
 -- name: sources
 -- Which of these the outbox's messages name as their source: the first of each is enough. An empty one may have sent all.
 select s.source from unnest(%(sources)s::text[]) s(source)

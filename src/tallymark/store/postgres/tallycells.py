@@ -48,6 +48,8 @@ class Dialect:
     named_netstring: str
     div: str
     quote: str = '"'
+    # Behind a subselect: its columns are worked out once, however often they are used around it.
+    fence: str = ""
 
     def said(self, text: str) -> str:
         """A query in these words."""
@@ -69,6 +71,7 @@ POSTGRES = Dialect(
     named_netstring="case when o.named is null then ('36:' || o.id::text)::bytea"
     " else convert_to(octet_length(o.named) || ':' || o.named, 'UTF8') end",
     div="/",
+    fence="offset 0",
 )
 
 
@@ -96,13 +99,16 @@ class CellQueries:
     def effect_cells(self, ids: IdRange, since: Mapping[Place, int]) -> str:
         return self._filled("effect_cells", low=ids[0], high=ids[1], places=_since(since))
 
+    def inbox_counts(self, ids: IdRange, positions: Sequence[tuple[int, int]]) -> str:
+        return self._filled("inbox_counts", low=ids[0], high=ids[1], positions=_positions(positions))
+
     def inbox_rows(self, ids: IdRange, positions: Sequence[tuple[int, int]]) -> str:
         return self._filled("inbox_rows", low=ids[0], high=ids[1], positions=_positions(positions))
 
-    def effect_rows(self, ids: IdRange, places: Iterable[Stretch]) -> str:
-        return self._filled(
-            "effect_rows", low=ids[0], high=ids[1], places=_places(places, of="a", placeless=True)
-        )
+    def effect_rows(self, ids: IdRange, places: Iterable[Stretch] | None = None) -> str:
+        """`places`: only there; None: wherever."""
+        where = "true" if places is None else _places(places, of="a", placeless=True)
+        return self._filled("effect_rows", low=ids[0], high=ids[1], places=where)
 
     def window_effects(self, places: Iterable[Stretch]) -> str:
         return self._filled("window_effects", places=_places(places, of="a", placeless=True))
@@ -129,6 +135,7 @@ class CellQueries:
             "hash1": words.hash1,
             "bytewise": words.bytewise,
             "div": words.div,
+            "fence": words.fence,
             "rows": self._rows,
             "bucket": self._bucket,
             **values,

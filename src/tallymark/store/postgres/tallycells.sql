@@ -3,13 +3,14 @@
 
 -- name: outbox_cells
 -- Windows of the outbox, summed where the rows are: a digest travels, not a message. MD5 over netstrings, as in
--- tally/digest.py; its 128 bits as four sums.
+-- tally/digest.py; its 128 bits as four sums. Behind a fence: PostgreSQL would put the digest wherever its name stands,
+-- and make it four times.
 select w, topic, count(*) as n, sum((a >> 32) & 4294967295)::bigint as l0, sum(a & 4294967295)::bigint as l1,
        sum((b >> 32) & 4294967295)::bigint as l2, sum(b & 4294967295)::bigint as l3, min(id) as low, max(id) as high
   from (select w, topic, id, {first_half} as a, {second_half} as b
           from (select o.position {div} {rows} as w, o.topic, {bytewise} as id, {digest} as h
                   from {schema}.outbox o
-                 where o.position >= {first} and o.position < {upto}) hashed) cut
+                 where o.position >= {first} and o.position < {upto} {fence}) hashed {fence}) cut
  group by w, topic
 
 -- name: inbox_cells
@@ -22,7 +23,7 @@ select consumer, source, topic, partition, bucket, w, count(*) as n,
   from (select consumer, source, topic, partition, bucket, w, start, {first_half} as a, {second_half} as b, c, d
           from (select o.consumer, o.source, o.topic, o.partition, coalesce(o."offset", 0) {div} {bucket} as bucket,
                        o.position {div} {rows} as w, o."offset" as start, {digest} as h, {hash0} as c, {hash1} as d
-                  from {schema}.inbox o where o.id >= '{low}' and o.id < '{high}' and {places}) hashed) cut
+                  from {schema}.inbox o where o.id >= '{low}' and o.id < '{high}' and {places} {fence}) hashed {fence}) cut
  group by consumer, source, topic, partition, bucket, w
 
 -- name: effect_cells
@@ -32,7 +33,7 @@ select consumer, topic, partition, bucket, count(*) as n,
        sum((d >> 32) & 4294967295)::bigint as i2, sum(d & 4294967295)::bigint as i3
   from (select o.consumer, o.topic, o.partition, coalesce(o."offset", 0) {div} {bucket} as bucket,
                {hash0} as c, {hash1} as d
-          from {schema}.applications o where o.id >= '{low}' and o.id < '{high}' and {places}) raw
+          from {schema}.applications o where o.id >= '{low}' and o.id < '{high}' and {places} {fence}) raw
  group by consumer, topic, partition, bucket
 
 -- name: outbox_rows
@@ -43,12 +44,17 @@ select o.position, {id} as id, o.topic, o.key, {digest} as digest, cast(o.slot a
 -- name: outbox_ids
 select o.position, {id} as id from {schema}.outbox o where {positions}
 
+-- name: inbox_counts
+select o.consumer, o.source, o.topic, count(*) as n
+  from {schema}.inbox o where o.id >= '{low}' and o.id < '{high}' and {positions}
+ group by o.consumer, o.source, o.topic
+
 -- name: inbox_rows
 select o.consumer, o.source, {id} as id, o.topic, o.partition, o."offset", o.position, o.key, {digest} as digest
   from {schema}.inbox o where o.id >= '{low}' and o.id < '{high}' and {positions}
 
 -- name: effect_rows
--- Of these places in the log, and what has none. Under the producer's own name, where that is no UUIDv7.
+-- Of these places in the log and what has none, or wherever. Under the producer's own name, where that is no UUIDv7.
 select o.consumer, o.outcome, {id} as id
   from (select a.consumer, a.outcome, a.id, i.named
           from {schema}.applications a
