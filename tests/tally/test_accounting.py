@@ -141,15 +141,25 @@ def test_effects_are_those_of_the_window_where_as_much_was_applied_as_kept() -> 
     alike_effects(found, unlike)
     assert found.effects_of("ledger", 0) == digest(*TEN)
     looked_up = [
-        row(**place, bucket=1, w=1, strays=0, low=None, high=None, **sums(digest(*range(14, 20)), "i")),
+        row(
+            **place,
+            bucket=1,
+            w=1,
+            twice=1,
+            strays=0,
+            low=None,
+            high=None,
+            **sums(digest(*range(14, 20)), "i"),
+        ),
         # Asked along with it, and known already.
-        row(**place, bucket=0, w=0, strays=0, low=None, high=None, **sums(digest(*TEN), "i")),
+        row(**place, bucket=0, w=0, twice=0, strays=0, low=None, high=None, **sums(digest(*TEN), "i")),
         # Another outbox's.
-        row(**(place | {"source": "/shop"}), bucket=1, w=1, strays=0, **sums(digest(99), "i")),
+        row(**(place | {"source": "/shop"}), bucket=1, w=1, twice=3, strays=0, **sums(digest(99), "i")),
     ]
     add_window_effects(found, looked_up, {"ledger": "ledger"}, unlike, {"/bank"})
     assert found.effects_of("ledger", 0) == digest(*TEN)
     assert found.effects_of("ledger", 1) == digest(10, 11, 12, *range(14, 20))
+    assert found.twice == {("ledger", 1): 1}
 
 
 def verified(given: Certificate, today: Cells, reader: ConsumerView | None = None) -> list[str]:

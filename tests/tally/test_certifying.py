@@ -100,6 +100,19 @@ def test_where_nobody_knows_when_it_began_nothing_is_excused() -> None:
     assert said(ledger(), cells(kept=Digest(), places={P0: (0, 9)})) == []
 
 
+def test_what_was_applied_twice_is_not_certified_and_not_verified() -> None:
+    found = cells(kept=digest(*range(10)), places={P0: (0, 9)})
+    given = certificate(found)
+    found.twice["ledger", 0] = 1
+    assert (
+        dict(examined(ground(), found, set()))[found.window(0)]
+        == "ledger has made effects more than once: 1 too many"
+    )
+    assert [each["what"] for each in verified(ledger(), given, found).wrong] == [
+        "ledger has made effects more than once: 1 too many"
+    ]
+
+
 def test_lanes_that_do_not_keep_step_reopen_nothing() -> None:
     certified = ground(first=10, certified={0: {"t/0": (0, 12)}})
     # Read for the sake of the next window: the other lane's records lie among them.

@@ -7,7 +7,7 @@ What was kept and what was applied are compared by their place in the log, becau
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -79,6 +79,8 @@ class Cells:
     # Ids that were applied, by consumer and window, each once; and by which function they were hashed.
     effects: dict[tuple[str, int], Digest] = field(default_factory=dict)
     hashed: str = ""
+    # Effects beyond the first of their message, by consumer and window.
+    twice: Counter[tuple[str, int]] = field(default_factory=Counter)
     # What was sent again: its positions, by window and id; where it is kept, by consumer and id.
     resent_in: dict[int, dict[str, set[int]]] = field(default_factory=_by_window)
     resent: dict[str, dict[str, Resent]] = field(default_factory=lambda: defaultdict(dict))

@@ -144,6 +144,7 @@ def _count(ground: Ground, cells: Cells, number: int, label: str) -> ConsumerCou
         digest=kept + again.contents,
         discarded=discarded,
         effects=effects + again.ids,
+        twice=cells.twice[label, number],
     )
 
 

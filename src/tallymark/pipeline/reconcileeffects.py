@@ -2,7 +2,7 @@
 
 Effects know no position. Where as much was applied as was kept of a stretch of the log, by the sums of ids, each of its
 messages was applied once, and those of a window are those that were kept of it. Only where they differ are effects
-looked up one by one.
+looked up one by one: each message counts once, and what was applied more than once is counted beside it.
 """
 
 from __future__ import annotations
@@ -73,6 +73,7 @@ def add_window_effects(
         if bucket not in unlike or (ours is not None and row.source not in ours):
             continue
         _add(cells, bucket[0], row.w, digest_of(row, "i"))
+        cells.twice[bucket[0], row.w] += row.twice
         if row.strays:
             cells.misapplied_in.add(row.w)
             if row.low is not None:

@@ -5,8 +5,9 @@ The equations (a certificate is only given where both hold):
     written = logged + parked + discarded
     logged  = applied + queued + dead + discarded + again     for each consumer, of the topics that it reads
 
-All are counts of the window's rows; *applied* is counted from the effects. *again* are copies that the consumer had
-before: a resend is a row of its own and counts in its own window, and consumers that had the message change nothing.
+All are counts of the window's rows; *applied* is counted from the effects, each message once, and none of them may have
+been made twice. *again* are copies that the consumer had before: a resend is a row of its own and counts in its own
+window, and consumers that had the message change nothing.
 What is parked, queued or dead will go its way: such a window is not *settled*, is looked at again, and certified again.
 
 A statement says which form it has. Those of the first had no effects, and called the discarded dead.
@@ -52,6 +53,8 @@ class ConsumerCount:
     discarded: int = 0
     # Sums over the ids of what it has applied; None where nobody has counted.
     effects: Digest | None = None
+    # Effects beyond the first of their message: in no certificate, for none is given where there are any.
+    twice: int = 0
 
     @property
     def total(self) -> int:
@@ -62,13 +65,18 @@ class ConsumerCount:
         return self.queued == 0 and self.dead == 0
 
     def violations(self, name: str) -> list[str]:
-        """The second equation of a consumer of this name, where it does not hold."""
-        if self.owed == self.total:
-            return []
-        return [
-            f"{name}: logged {self.owed} <> applied {self.applied} + queued {self.queued}"
-            f" + dead {self.dead} + discarded {self.discarded} + again {self.again}"
-        ]
+        """The second equation of a consumer of this name, where it does not hold; and what was applied more than once."""
+        found = self.repeated(name)
+        if self.owed != self.total:
+            found.append(
+                f"{name}: logged {self.owed} <> applied {self.applied} + queued {self.queued}"
+                f" + dead {self.dead} + discarded {self.discarded} + again {self.again}"
+            )
+        return found
+
+    def repeated(self, name: str) -> list[str]:
+        """That some of its messages were applied more than once."""
+        return [f"{name} has made effects more than once: {self.twice} too many"] if self.twice else []
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,6 +295,7 @@ def differences(
             found += _kept_otherwise(name, count, today, said.version)
         if still and count.settled:
             found += _applied_otherwise(name, count, today, alike=said.hashed == now.hashed)
+            found += today.repeated(name)
         elif log:
             found += today.violations(name)
     return found

@@ -64,13 +64,16 @@ select o.consumer, o.outcome, {id} as id
 
 -- name: window_effects
 -- Of places where not the same was kept and applied: whose effects are there, by window of the outbox, each message once.
--- And `strays`: those that stand elsewhere in the log than their messages were kept from.
+-- And `twice`: effects beyond the first of their message; and `strays`: those that stand elsewhere in the log than their
+-- messages were kept from.
 select o.consumer, o.source, o.topic, o.partition, o.bucket, o.w, count(*) as n,
        sum(({hash0} >> 32) & 4294967295)::bigint as i0, sum({hash0} & 4294967295)::bigint as i1,
        sum(({hash1} >> 32) & 4294967295)::bigint as i2, sum({hash1} & 4294967295)::bigint as i3,
+       sum(case when o.effects > 1 then o.effects - 1 else 0 end)::bigint as twice,
        sum(o.strays)::bigint as strays, min(o.low) as low, max(o.high) as high
   from (select a.consumer, a.source, a.id, a.topic, a.partition, coalesce(a."offset", 0) {div} {bucket} as bucket,
                i.position {div} {rows} as w, min(a."offset") as low, max(a."offset") as high,
+               sum(case when a.outcome = 'applied' then 1 else 0 end) as effects,
                max(case when coalesce(a."offset", 0) {div} {bucket} <> coalesce(i."offset", 0) {div} {bucket}
                         then 1 else 0 end) as strays
           from {schema}.applications a
