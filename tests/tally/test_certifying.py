@@ -113,6 +113,17 @@ def test_what_was_applied_twice_is_not_certified_and_not_verified() -> None:
     ]
 
 
+def test_a_window_that_may_stand_behind_an_open_transaction_is_open() -> None:
+    found = cells(kept=digest(*range(10)), places={P0: (0, 9)})
+    unstable = ground(unstable=frozenset({P1}))
+    assert open_for(unstable, found, 0) is None
+    found.log[0][P0].digest = digest(*range(9))
+    assert open_for(ground(), found, 0) is None
+    assert open_for(unstable, found, 0) == (
+        "a transaction is open in t/1: what was sent behind it cannot be read yet"
+    )
+
+
 def test_lanes_that_do_not_keep_step_reopen_nothing() -> None:
     certified = ground(first=10, certified={0: {"t/0": (0, 12)}})
     # Read for the sake of the next window: the other lane's records lie among them.

@@ -47,6 +47,14 @@ def bounds(admin: AdminClient, places: Collection[Place]) -> dict[Place, tuple[i
     return {place: (first[place], end[place]) for place in places if place in first and place in end}
 
 
+def written_ends(admin: AdminClient, places: Collection[Place]) -> dict[Place, int]:
+    """How far each log is written. Higher than its stable end: a transaction is open there, or its marker is on its way.
+
+    Behind the first record of such a one nobody who reads committed records can see anything, whoever has sent it.
+    """
+    return _listed(admin, dict.fromkeys(places, _LATEST), IsolationLevel.READ_UNCOMMITTED)
+
+
 def at_time(admin: AdminClient, places: Collection[Place], milliseconds: int) -> dict[Place, int]:
     """The first offset at or after a moment; the log's end where nothing is that young."""
     found = _listed(admin, dict.fromkeys(places, OffsetSpec.for_timestamp(milliseconds)))
@@ -150,12 +158,14 @@ def _answered(answer: Future[Any], doing: str) -> Any:
     return None
 
 
-def _listed(admin: AdminClient, asked: Mapping[Place, Any]) -> dict[Place, int]:
-    answers = _offsets(admin, asked)
+def _listed(
+    admin: AdminClient, asked: Mapping[Place, Any], isolation: IsolationLevel = IsolationLevel.READ_COMMITTED
+) -> dict[Place, int]:
+    answers = _offsets(admin, asked, isolation)
     if again := {place: asked[place] for place, answer in answers.items() if _in_vain(answer)}:
         # A client that once saw a partition without a leader takes that for its last word, and asks nobody again.
         _refresh(admin)
-        answers |= _offsets(admin, again)
+        answers |= _offsets(admin, again, isolation)
     found = {}
     for place, answer in answers.items():
         doing = f"asking for the offsets of {place[0]}/{place[1]}"
@@ -173,12 +183,14 @@ def _in_vain(answer: Future[Any]) -> bool:
     return failed in _LEADERLESS or (failed is None and answer.result().offset == OFFSET_INVALID)
 
 
-def _offsets(admin: AdminClient, asked: Mapping[Place, Any]) -> dict[Place, Future[Any]]:
+def _offsets(
+    admin: AdminClient, asked: Mapping[Place, Any], isolation: IsolationLevel
+) -> dict[Place, Future[Any]]:
     if not asked:
         return {}
     answers = admin.list_offsets(
         {TopicPartition(*place): spec for place, spec in asked.items()},
-        isolation_level=IsolationLevel.READ_COMMITTED,
+        isolation_level=isolation,
         request_timeout=_WAIT_S,
     )
     return {(partition.topic, partition.partition): answer for partition, answer in answers.items()}

@@ -90,7 +90,19 @@ def reopened(ground: Ground, cells: Cells) -> set[int]:
 def open_for(ground: Ground, cells: Cells, number: int) -> str | None:
     """Whom a window waits for; None: it is closed."""
     passed = {label: (view.topics, view.next_offsets) for label, view in ground.consumers.items()}
-    return open_because(cells.window(number), ground.view.frontier, cells.ends_of(number), passed)
+    why = open_because(cells.window(number), ground.view.frontier, cells.ends_of(number), passed)
+    return why or _hidden(ground, cells, number)
+
+
+def _hidden(ground: Ground, cells: Cells, number: int) -> str | None:
+    """That some of a window may stand where the log cannot be read yet: behind a transaction that is open there."""
+    unsent = ground.parked_in(number)
+    seen = cells.log_of(number).count + unsent.total() - unsent[ParkedState.SENT]
+    if not ground.unstable or seen >= cells.outbox_of(number).count:
+        return None
+    topic, partition = min(ground.unstable)
+    more = f" and {len(ground.unstable) - 1} more" if len(ground.unstable) > 1 else ""
+    return f"a transaction is open in {topic}/{partition}{more}: what was sent behind it cannot be read yet"
 
 
 def stated(

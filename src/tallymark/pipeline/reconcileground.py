@@ -65,6 +65,9 @@ class Ground:
     all_parked: list[ParkedRow] = field(default_factory=list)
     # What its messages name as their source (ce_source); None where nobody else writes into its topics.
     sources: frozenset[str] | None = None
+    # Partitions that are written further than they can be read: a transaction is open there, and what others have
+    # committed behind its first record is out of sight.
+    unstable: frozenset[Place] = frozenset()
     # Consumers that nobody can follow.
     left_out: list[str] = field(default_factory=list)
     # Of windows that are certified, by number: between which offsets their messages stood then.
@@ -145,6 +148,8 @@ def look(sources: Stations, name: str, config: TallyConfig) -> Ground:
                 f"topic {topic} was deleted and made anew: the outbox speaks of another log",
                 remedy=f"`tallymark topics accept {topic}` where that was meant",
             )
+    # Before the stable ends: what was marked as sent by now is below this end, and above the other where it is hidden.
+    written = sources.log.written_ends(topics)
     bounds = sources.log.bounds(topics)
     starts = {place: start for place, (start, _) in bounds.items()}
     consumers = _consumers(sources, topics, config)
@@ -165,6 +170,7 @@ def look(sources: Stations, name: str, config: TallyConfig) -> Ground:
         rows=config.window_rows or ROWS,
         read_from=dict(starts),
         all_parked=parked,
+        unstable=frozenset(place for place, (_, end) in bounds.items() if written.get(place, end) > end),
     )
 
 

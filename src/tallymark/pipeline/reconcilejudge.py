@@ -17,7 +17,7 @@ from tallymark.pipeline.reconcilemarks import Single
 from tallymark.pipeline.reconcileports import InboxSide, OutboxSide
 from tallymark.tally.findings import Finding, evidence
 from tallymark.tally.history import gone
-from tallymark.tally.records import Horizon, Row
+from tallymark.tally.records import Horizon, Place, Row
 from tallymark.tally.verdicts import FINDINGS, Marks, into_consumer, into_log, worst
 
 
@@ -49,7 +49,8 @@ class Judge:
         self._horizon = horizon
         self._inboxes = inboxes
         self._others = others
-        self._lasts = cells.lasts if copied else None
+        self._lasts = cells.lasts
+        self._copied = copied
 
     def judged(self, singles: Sequence[Single]) -> Iterator[Judged]:
         """Their verdicts; messages that are another outbox's are left out."""
@@ -123,16 +124,31 @@ class Judge:
         )
 
     def _is_ahead(self, single: Single, partition: int | None) -> bool:
-        """Whether the copy of the log ends before it: nothing of its lane stands there behind it."""
-        if self._lasts is None:
-            return False
-        # Without a key it may stand in any partition: in one that the copy has not come to, perhaps.
+        """Whether the log that is read may end before it: nothing of its lane stands there behind it.
+
+        A copy of the log ends where it was made; the log itself, where a transaction is open, before what others have
+        committed behind that.
+        """
+        # Without a key it may stand in any partition: in one that the log has not come to, perhaps.
         count = self._ground.partitions.get(single.topic, 1)
-        places = range(count) if partition is None else (partition,)
-        lasts = self._lasts
-        return any(
-            (single.position or 0) > lasts.get((single.topic, place, single.lane or 0), 0) for place in places
-        )
+        places = [(single.topic, n) for n in (range(count) if partition is None else (partition,))]
+        return any(self._ends_before(single, place) for place in places)
+
+    def _ends_before(self, single: Single, place: Place) -> bool:
+        last = max(single.position or 0, single.last_position or 0)
+        if not self._copied:
+            if place not in self._ground.unstable:
+                return False
+            kept_from = single.offset if single.partition == place[1] else None
+            if kept_from is not None and kept_from >= self._ground.ends.get(place, 0):
+                return True
+            if kept_from is not None and last == single.position:
+                # A consumer has it from where the log can be read: it is there no more.
+                return False
+            if single.parked_once:
+                # It came out of turn: what stands behind it in its lane says nothing.
+                return True
+        return last > self._lasts.get((*place, single.lane or 0), 0)
 
     def _partition(self, single: Single) -> int | None:
         if single.row_partition is not None:

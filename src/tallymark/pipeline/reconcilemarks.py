@@ -26,9 +26,8 @@ _SCHEMA = (
 )
 _COLUMNS = tuple(each.split()[0] for each in _SCHEMA.split(", "))
 _TYPES = dict(each.split() for each in _SCHEMA.split(", "))
-_COMMON = tuple(field.name for field in dataclasses.fields(Marks))[
-    : [field.name for field in dataclasses.fields(Marks)].index("owed")
-]
+_MARKS = tuple(field.name for field in dataclasses.fields(Marks))
+_COMMON, _OF_CONSUMER = _MARKS[: _MARKS.index("owed")], _MARKS[_MARKS.index("owed") :]
 # Of a message's rows of `recorded`, at any consumer.
 COUNTS = {
     "rows": "count_if(station = 'outbox')",
@@ -36,7 +35,6 @@ COUNTS = {
     "copies": "count_if(station = 'log')",
     "kept_anywhere": "count_if(station = 'inbox')",
 }
-_OF_CONSUMER = tuple(field.name for field in dataclasses.fields(Marks))[len(_COMMON) :]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +73,8 @@ class Single:
     at_consumers: dict[str, Marks]
     # What Spark says, before anything is known of a log that starts behind it.
     in_log: tuple[Verdict, Stage]
+    # Where it was written last: a resend stands elsewhere than its original.
+    last_position: int | None = None
 
 
 def recorded(frames: Frames, horizon: Horizon) -> DataFrame:
@@ -144,6 +144,7 @@ def single_of(row: Any) -> Single:
         Marks(**common),
         {each.name: Marks(**common, **{name: each[name] for name in _OF_CONSUMER}) for each in row.consumers},
         (Verdict(row.in_log.verdict), Stage(row.in_log.stage)),
+        row.last_position,
     )
 
 
@@ -219,6 +220,7 @@ def _common_sums() -> list[Column]:
         "position": "coalesce(min(case when station = 'outbox' then position end), "
         + "min(case when station = 'log' then position end), "
         + "min(case when station = 'inbox' then position end))",
+        "last_position": "max(case when station = 'outbox' then position end)",
         "row_partition": "min(case when station = 'outbox' then partition end)",
         "lane": "min(case when station = 'outbox' then lane end)",
     }

@@ -76,6 +76,10 @@ class ArchivedLog:
             if place[0] in topics
         }
 
+    def written_ends(self, topics: Collection[str]) -> Offsets:
+        # What it holds was committed: nothing is open in it.
+        return {place: end for place, (_, end) in self.bounds(topics).items()}
+
     def at_time(self, places: Sequence[Place], moment_ms: int) -> Offsets:
         # The files' days would say; reading from the beginning says the same, and misses nothing.
         del moment_ms

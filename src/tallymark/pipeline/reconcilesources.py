@@ -114,6 +114,9 @@ class LiveLog:
             )
         return found
 
+    def written_ends(self, topics: Sequence[str]) -> Offsets:
+        return kafka_offsets.written_ends(self.admin, kafka_offsets.partitions(self.admin, topics))
+
     def at_time(self, places: Sequence[Place], moment_ms: int) -> Offsets:
         return kafka_offsets.at_time(self.admin, list(places), moment_ms)
 
