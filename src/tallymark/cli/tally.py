@@ -234,12 +234,12 @@ def _tally(
     from tallymark.cli.pipelinerun import plan_of
     from tallymark.pipeline.reconcile import Tally
     from tallymark.pipeline.reconcilefiles import FindingFiles
-    from tallymark.pipeline.reconcileground import look
+    from tallymark.pipeline.reconcileground import look, outboxes_of
     from tallymark.pipeline.session import started
 
     files = None if findings_to is None else FindingFiles(findings_to)
     # What is wrong with the question is said before a JVM is waited for.
-    for name in sources.outboxes:
+    for name in outboxes_of(sources, config):
         look(sources, name, config)
     with output.progress(quiet=quiet) as progress:
         progress("starting Spark")

@@ -17,7 +17,7 @@ from tallymark.pipeline.reconcilecertify import copies_of, examined, open_for, r
 from tallymark.pipeline.reconcilefiles import FindingFiles
 from tallymark.pipeline.reconcilefirst import FirstLook
 from tallymark.pipeline.reconcileframes import Reading, frames_of, stray_ids
-from tallymark.pipeline.reconcileground import Ground, TallyConfig, choose_range, look
+from tallymark.pipeline.reconcileground import Ground, TallyConfig, choose_range, look, outboxes_of
 from tallymark.pipeline.reconcilejudge import Judge
 from tallymark.pipeline.reconcilemarks import faulty, recorded, single_of, singles
 from tallymark.pipeline.reconcileplain import plain
@@ -58,7 +58,7 @@ class Tally:
     def run(self) -> TallyReport:
         report = TallyReport(limit=self._config.limit)
         with explained():
-            for name in self._sources.outboxes:
+            for name in outboxes_of(self._sources, self._config):
                 self._outbox(name, report)
             self._first_look.forget()
         return report
@@ -201,6 +201,9 @@ class Tally:
             while chunk := [single_of(row) for row in islice(found, _CHUNK)]:
                 delivered -= len(chunk)
                 for judged in judge.judged(chunk):
+                    if self._config.until is not None and (judged.single.position or 0) >= ground.upto:
+                        # Windows are read as a whole.
+                        continue
                     # What claims no position was counted as foreign already.
                     if judged.verdict is not Verdict.FOREIGN:
                         report.judged(judged.verdict)

@@ -70,6 +70,8 @@ class Ground:
     unstable: frozenset[Place] = frozenset()
     # Consumers that nobody can follow.
     left_out: list[str] = field(default_factory=list)
+    # Consumers of these topics that the run was not asked about: what they have was in the log all the same.
+    unasked: list[ConsumerView] = field(default_factory=list)
     # Of windows that are certified, by number: between which offsets their messages stood then.
     certified: dict[int, Mapping[str, tuple[int, int]]] = field(default_factory=dict)
     # What an operator should know.
@@ -125,16 +127,25 @@ class Ground:
         return {view.name: label for label, view in self.consumers.items() if view.database == database}
 
 
+def outboxes_of(sources: Stations, config: TallyConfig) -> list[str]:
+    """The outboxes that a run looks at: those that have sent something to the topics that it is asked for."""
+    if not config.topics:
+        return list(sources.outboxes)
+    known = {name: set(sources.producer(name).view().topics) for name in sources.outboxes}
+    if missing := sorted(set(config.topics).difference(*known.values())):
+        here = sorted(set().union(*known.values()))
+        raise UsageError(
+            f"no relay has sent anything of {', '.join(known)} to topic {missing[0]}",
+            remedy=f"topics of {', '.join(known)}: {', '.join(here) or 'none yet'}",
+        )
+    return [name for name, topics in known.items() if topics & set(config.topics)]
+
+
 def look(sources: Stations, name: str, config: TallyConfig) -> Ground:
     """How far everybody has come: the relay and what it has parked, then the log's ends, then the consumers."""
     producer = sources.producer(name)
     view = producer.view()
     parked = producer.parked(view.outbox_from, view.frontier.last_position)
-    if missing := sorted(set(config.topics) - set(view.topics)):
-        raise UsageError(
-            f"no relay has sent anything of {name} to topic {missing[0]}",
-            remedy=f"topics of {name}: {', '.join(sorted(view.topics)) or 'none yet'}",
-        )
     topics = [each for each in sorted(view.topics) if not config.topics or each in config.topics]
     facts = sources.log.facts(topics)
     for topic in topics:
@@ -152,7 +163,10 @@ def look(sources: Stations, name: str, config: TallyConfig) -> Ground:
     written = sources.log.written_ends(topics)
     bounds = sources.log.bounds(topics)
     starts = {place: start for place, (start, _) in bounds.items()}
-    consumers = _consumers(sources, topics, config)
+    readers = _consumers(sources, topics, config)
+    consumers = {
+        label: view for label, view in readers.items() if not config.consumers or label in config.consumers
+    }
     return Ground(
         name=name,
         view=view,
@@ -165,6 +179,7 @@ def look(sources: Stations, name: str, config: TallyConfig) -> Ground:
         ends={place: end for place, (_, end) in bounds.items()},
         consumers={label: view for label, view in consumers.items() if not view.placeless},
         left_out=sorted(label for label, view in consumers.items() if view.placeless),
+        unasked=[view for label, view in readers.items() if label not in consumers],
         first=0,
         upto=view.frontier.last_position + 1,
         rows=config.window_rows or ROWS,
@@ -246,7 +261,7 @@ def _owed(offsets: Mapping[str, tuple[int, int]], view: ConsumerView) -> bool:
 
 
 def _consumers(sources: Stations, topics: Iterable[str], config: TallyConfig) -> dict[str, ConsumerView]:
-    """By name, or by database and name where two databases have one of that name."""
+    """Who reads these topics: by name, or by database and name where two databases have one of that name."""
     found = [view for inbox in sources.inboxes().values() for view in inbox.views()]
     names = [view.name for view in found]
     labelled = {
@@ -258,11 +273,7 @@ def _consumers(sources: Stations, topics: Iterable[str], config: TallyConfig) ->
             remedy=f"known: {', '.join(sorted(labelled)) or 'none in the databases that were given'}",
         )
     read = set(topics)
-    return {
-        label: view
-        for label, view in labelled.items()
-        if view.topics & read and (not config.consumers or label in config.consumers)
-    }
+    return {label: view for label, view in labelled.items() if view.topics & read}
 
 
 def place_text(place: Place) -> str:

@@ -56,6 +56,7 @@ class Judge:
         """Their verdicts; messages that are another outbox's are left out."""
         elsewhere = self._elsewhere([each.id for each in singles if each.in_log[0] is Verdict.PHANTOM])
         looked = [self._looked_up(each) for each in singles if each.id not in elsewhere]
+        looked = self._known_to_others(looked)
         has = self._has(looked)
         for single in looked:
             yield self._judged(single, has)
@@ -169,6 +170,18 @@ class Judge:
             if missing:
                 found[label] = self._inboxes[view.database].kept(view.name, missing)
         return found
+
+    def _known_to_others(self, singles: Sequence[Single]) -> list[Single]:
+        """With what consumers have that the run was not asked about: it was in the log, whatever that says now."""
+        lost = [each.id for each in singles if into_log(each.common)[0] is Verdict.LOST_IN_RELAY]
+        views = self._ground.unasked if lost else []
+        kept = {id_ for view in views for id_ in self._inboxes[view.database].kept(view.name, lost)}
+        return [
+            dataclasses.replace(each, common=dataclasses.replace(each.common, kept_anywhere=1))
+            if each.id in kept
+            else each
+            for each in singles
+        ]
 
     def _elsewhere(self, ids: Sequence[str]) -> set[str]:
         if not ids or not self._others:
