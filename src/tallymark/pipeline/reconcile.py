@@ -141,11 +141,12 @@ class Tally:
         strays: list[str] = []
         cut = False
         if cells.nameless:
-            strays = stray_ids(self._spark, self._sources, ground, limit=_STRAYS)
-            cut = len(strays) >= _STRAYS
-            known = self._sources.producer(ground.name).positions_of(strays)
-            strays = strays if known else []
-            chosen |= {at // rows for at in known}
+            asked = stray_ids(self._spark, self._sources, ground, limit=_STRAYS)
+            cut = len(asked) >= _STRAYS
+            producer = self._sources.producer(ground.name)
+            # Others are another producer's, whatever they claim.
+            strays = sorted(producer.known(asked))
+            chosen |= {at // rows for at in producer.positions_of(strays)}
         low, high = ground.first // rows, max(ground.upto - 1, 0) // rows
         if self._config.until is None:
             # Positions that nobody has drawn are claimed by phantoms only.

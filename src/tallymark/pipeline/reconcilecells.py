@@ -60,7 +60,7 @@ class Cells:
     outbox: dict[int, dict[str, Digest]] = field(default_factory=_by_window)
     ids: dict[int, tuple[str, str]] = field(default_factory=dict)
     log: dict[int, dict[Place, LogCell]] = field(default_factory=_by_window)
-    # Records that claim no position: how many, and where.
+    # Records that claim no position, or one of nobody's: how many, and where.
     nameless: dict[Place, LogCell] = field(default_factory=dict)
     # Records that claim positions of another outbox, which writes into the same topics.
     others: int = 0
@@ -266,11 +266,12 @@ def log_sums(
 def add_log(cells: Cells, rows: Iterable[Any], sources: Collection[str] | None = None) -> None:
     """`sources`: whose positions count, if not all."""
     for row in rows:
-        if row.w is not None and sources is not None and row.source not in sources:
+        strange = row.w is not None and sources is not None and row.source not in sources
+        if strange and row.source:
             cells.others += row.n
             continue
         cell = LogCell(digest_of(row, "l", inversions=row.inversions), row.low, row.high, row.behind)
-        if row.w is None:
+        if row.w is None or strange:
             _merge(cells.nameless, (row.topic, row.partition), cell)
             continue
         _merge(cells.log[row.w], (row.topic, row.partition), cell)

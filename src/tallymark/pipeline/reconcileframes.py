@@ -72,10 +72,18 @@ def frames_of(
 
 
 def stray_ids(spark: SparkSession, sources: Stations, ground: Ground, *, limit: int) -> list[str]:
-    """Ids of records that claim no position: a copy of one of ours may be among them."""
+    """Ids of records that claim no position of ours: a copy of one of ours may be among them."""
     records = records_of(sources.log.raw(spark, ground.read_from, ground.ends))
-    found = records.where("position is null and named").select("id").distinct().limit(limit)
+    found = records.where(_unclaimed(ground)).where("named").select("id").distinct().limit(limit)
     return [row.id for row in found.collect()]
+
+
+def _unclaimed(ground: Ground) -> Column:
+    """Whether a record claims no position; or it names no source, where all of ours do."""
+    from pyspark.sql import functions as F
+
+    nowhere = F.col("position").isNull()
+    return nowhere | (F.col("source") == "") if ground.sourceless else nowhere
 
 
 def inbox_sources(ground: Ground) -> set[str]:
@@ -130,11 +138,11 @@ def logged(
         highest[place] = max(highest.get(place, 0), cell.high + 1)
     spans = spans_of(numbers, ground.rows)
     inside = F.expr(" or ".join(f"position >= {low} and position < {high}" for low, high in spans))
-    if strays:
-        inside = inside | (F.col("position").isNull() & F.col("id").isin(list(strays)))
     if ground.sources is not None:
+        inside = inside & F.col("source").isin(sorted(ground.sources))
+    if strays:
         # Whoever claims no position may be a copy of ours, whatever it says.
-        inside = inside & (F.col("position").isNull() | F.col("source").isin(sorted(ground.sources)))
+        inside = inside | (_unclaimed(ground) & F.col("id").isin(list(strays)))
     records = records_of(sources.log.raw(spark, starts, {**ground.ends, **highest}))
     return records.where(inside).withColumn("age_s", _age(ground))
 

@@ -81,6 +81,11 @@ class Ground:
     parked_counted: dict[int, Counter[str]] | None = None
 
     @property
+    def sourceless(self) -> bool:
+        """Whether records without a source are not the outbox's: a copy of one of ours may be among them all the same."""
+        return self.sources is not None and "" not in self.sources
+
+    @property
     def goes_on(self) -> bool:
         """Whether it begins behind windows that are certified, and reads nothing of them again."""
         return self.first > self.lowest and any(

@@ -1,0 +1,129 @@
+"""What is tallied while it moves, and what was done to it since: on real stations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from confluent_kafka import Producer
+
+from tallymark.message import new_id
+from tallymark.pipeline.reconcile import Tally
+from tallymark.pipeline.reconcileground import TallyConfig
+from tallymark.pipeline.reconcileverify import Verification, data, links
+from tallymark.store.postgres.findings import Findings
+from tests.leaders import wait_for_markers
+from tests.promises.test_p6_sabotage import produce
+from tests.tally.ground import Journey, named
+from tests.tally.test_snapshots import live, tallied
+
+
+def verified(spark: Any, journey: Journey) -> Verification:
+    """What `tallymark tally verify` does."""
+    found = Verification()
+    chain = Findings(journey.bank.url).chain()
+    links(chain, found)
+    ground, cells = Tally(spark, live(journey), TallyConfig(everything=True, keep=False)).digests("bank")
+    data(chain, ground, cells, found)
+    return found
+
+
+def test_an_effect_that_is_made_again_later_is_held_against_its_certificate(
+    spark: Any, journey: Journey
+) -> None:
+    ledger = journey.ledger.name
+    ids = journey.add([f"key-{n % 20}" for n in range(500)])
+    journey.send()
+    journey.receive()
+    assert tallied(spark, live(journey), keep=True).certified == 2
+    assert verified(spark, journey).holds
+    # At its own place in the log, where the first one stands.
+    journey.on_ledger(
+        'insert into tallymark.applications (id, source, consumer, topic, partition, "offset", attempt, outcome)'
+        " select id, source, consumer, topic, partition, \"offset\", 1, 'applied' from tallymark.inbox where id = %s",
+        ids[250],
+    )
+    (wrong,) = verified(spark, journey).wrong
+    assert (wrong["window"], wrong["what"]) == (
+        [200, 400],
+        f"{ledger} has made effects more than once: 1 too many",
+    )
+    whole = tallied(spark, live(journey), everything=True).as_json()
+    assert named(whole["findings"]) == {(ids[250], ledger, "applied-twice", "apply")}
+
+
+@contextmanager
+def open_transaction(journey: Journey) -> Iterator[None]:
+    """Somebody's, in every partition of the topic, from here on; it is aborted at the end."""
+    producer = Producer(
+        {"bootstrap.servers": journey.bank.servers, "transactional.id": "slow", "log_level": 0}
+    )
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    for partition in range(3):
+        producer.produce(journey.bank.topic, b"{}", b"slow", partition)
+    assert producer.flush(30) == 0
+    try:
+        yield
+    finally:
+        producer.abort_transaction(30)
+
+
+def test_what_was_sent_behind_an_open_transaction_is_not_lost(spark: Any, journey: Journey) -> None:
+    """Nobody who reads committed records can see it, and the relay has marked it as sent."""
+    journey.add([f"key-{n % 20}" for n in range(100)])
+    journey.send()
+    journey.receive()
+    with open_transaction(journey):
+        journey.add([f"key-{n % 20}" for n in range(150)])
+        journey.bank.send_all()
+        report = tallied(spark, live(journey), keep=True)
+        assert (report.found, report.messages) == (0, 250)
+        assert report.as_json()["by_verdict"] == {"delivered": 100, "pending": 150}
+        assert (report.certified, report.uncertified) == (0, [])
+        assert "a transaction is open in" in report.still_open[0][3]
+    wait_for_markers(journey.bank.servers, journey.bank.topic)
+    journey.receive()
+    after = tallied(spark, live(journey), keep=True)
+    assert (after.found, after.as_json()["by_verdict"]) == (0, {"delivered": 250})
+
+
+def test_a_copy_that_names_no_source_is_a_copy_all_the_same(spark: Any, journey: Journey) -> None:
+    """To the inbox it is another producer's message: it is applied again."""
+    ids = journey.add([f"key-{n % 20}" for n in range(100)])
+    journey.send()
+    (copied,) = [record for record in journey.bank.log() if record.id == ids[30]]
+    strange = [("ce_id", b"01a1e5cc-0a74-7423-9427-9b50fa70cf02"), ("tm_position", b"77")]
+    for headers in (strange, [each for each in copied.headers if each[0] != "ce_source"]):
+        produce(journey, copied.key, copied.value, list(headers), copied.partition)
+    journey.receive()
+    found = tallied(spark, live(journey), keep=True).as_json()
+    assert named(found["findings"]) == {
+        (ids[30], "", "doubled-in-log", "log"),
+        (ids[30], journey.ledger.name, "applied-twice", "apply"),
+    }
+    assert found["by_verdict"]["foreign"] == 2
+
+
+def test_what_only_an_inbox_has_is_found_whatever_its_id(spark: Any, journey: Journey) -> None:
+    """Ids of a window lie close together: what lies between them is read first, and where that is not all, the rest."""
+    ledger = journey.ledger.name
+    ids = journey.add([f"key-{n % 20}" for n in range(300)])
+    journey.send()
+    journey.receive()
+    journey.on_ledger("delete from tallymark.inbox where id = %s", ids[10])
+    lost = (ids[10], ledger, "lost-in-inbox", "inbox")
+    assert named(tallied(spark, live(journey)).as_json()["findings"]) == {lost}
+    strange = str(new_id())
+    for table, column, value in (
+        ("inbox", "position", "20"),
+        ("applications", "attempt, outcome", "1, 'applied'"),
+    ):
+        journey.on_ledger(
+            f'insert into tallymark.{table} (id, source, consumer, topic, partition, "offset", {column})'
+            f" values (%s, '/bank', %s, %s, 0, 1, {value})",
+            *(strange, ledger, journey.bank.topic),
+        )
+    found = named(tallied(spark, live(journey)).as_json()["findings"])
+    assert found == {lost, (strange, "", "phantom", "inbox")}
