@@ -110,6 +110,9 @@ def test_snapshots_and_the_archive_say_what_the_live_system_says(
     assert (named(now["findings"]), now["by_verdict"]["foreign"]) == (expected, 1)
     files = FindingFiles(tmp_path / "findings")
     then = tallied(spark, SnapshotSources([bank, ledger], archive.folder), files=files).as_json()
+    # A snapshot is known by its database's name.
+    for each in (*then["waiting"], *now["waiting"]):
+        del each["outbox"]
     assert then == now
     assert named(pq.read_table(files.path(journey.bank.outbox_id)).to_pylist()) == expected
     # Where its database is named, what was found is kept beside the outbox too.
