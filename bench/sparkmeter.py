@@ -18,7 +18,7 @@ class SparkMeter:
 
     def __init__(self, count: int) -> None:
         self._count = count
-        self._family = [psutil.Process(), *psutil.Process().children(recursive=True)]
+        self._family = [psutil.Process(), *_spark()]
 
     def __enter__(self) -> SparkMeter:
         for each in self._family:
@@ -34,6 +34,16 @@ class SparkMeter:
     def _spent(self) -> float:
         times = [each.cpu_times() for each in self._family if each.is_running()]
         return sum(each.user + each.system for each in times)
+
+
+def _spark() -> list[psutil.Process]:
+    """The JVM that this process has started, and its tasks. Not the cluster beside them, which is ours to start as well:
+    a database's sessions count the memory that they share once each."""
+    found: list[psutil.Process] = []
+    for child in psutil.Process().children():
+        if any("org.apache.spark" in each for each in child.cmdline()):
+            found += [child, *child.children(recursive=True)]
+    return found
 
 
 def _forget_peak(pid: int) -> None:
