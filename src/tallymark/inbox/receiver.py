@@ -30,7 +30,7 @@ _POLL_S = 0.1
 _ROOM_S = 1.0
 # A batch of fewer than these is done in a moment: it is waited for, so long, before the next is read.
 _SMALL = 500
-_MOMENT_S = 0.05
+_MOMENT_S = 0.25
 # Markers alone do not hurry: their offsets go with the next messages, or after this time.
 _MARKERS_S = 1.0
 _FIRST_ASK = 500
