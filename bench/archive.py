@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 
 @benchmark("archive", "topics to Parquet, against a bare writeStream")
 def archive(context: Context) -> Sequence[Row]:
-    # Batches are as large as the smallest run: one of them, four, sixteen.
+    # Batches are as large as the smallest run: one of them, four, sixteen. Against the bare one: two.
     sizes = (250_000, 1_000_000) if context.quick else (1_000_000, 4_000_000, 16_000_000)
-    count = sizes[0]
+    count = 2 * sizes[0]
     servers = context.cluster.bootstrap_servers
     folder = Path(tempfile.mkdtemp(prefix="tallymark-bench-archive-"))
     try:
@@ -49,10 +49,12 @@ def archive(context: Context) -> Sequence[Row]:
             fresh_topic(context.cluster) as topic,
         ):
             context.progress(f"filling a topic with {count:,} messages")
-            fill(servers, topic, count)
+            fill(servers, topic, sizes[0])
+            smallest = [_ours(spark, servers, topic, sizes[0], folder / "ours", sizes[0]) for _ in range(3)]
+            fill(servers, topic, count - sizes[0])
             samples = interleave(
                 {
-                    "archive": lambda: _ours(spark, servers, topic, count, folder / "ours", count),
+                    "archive": lambda: _ours(spark, servers, topic, count, folder / "ours", sizes[0]),
                     "bare": lambda: _bare(spark, servers, topic, count, folder / "bare"),
                 },
                 3 if context.quick else 5,
@@ -60,7 +62,7 @@ def archive(context: Context) -> Sequence[Row]:
             )
             context.progress("putting small files together")
             compacted = _compacted(spark, servers, topic, count, folder / "small")
-            grown = _growth(context, spark, topic, sizes, samples["archive"], folder / "ours")
+            grown = _growth(context, spark, topic, (count, *sizes[1:]), smallest, folder / "ours")
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     ours, bare = samples["archive"], samples["bare"]
@@ -105,7 +107,7 @@ def _growth(
         fill(servers, topic, size - count)
         count = size
         context.progress(f"{size:,} messages")
-        samples = [_ours(spark, servers, topic, size, folder, sizes[0])]
+        samples = [_ours(spark, servers, topic, size, folder, smallest[0].count)]
         rows += growth_rows(samples, before)
         before = samples
     return rows
@@ -140,7 +142,7 @@ def _bare(spark: SparkSession, servers: str, topic: str, count: int, folder: Pat
             **kafkasource.options({"bootstrap.servers": servers})
         )
         reader = reader.option("subscribe", topic).option("startingOffsets", "earliest")
-        reader = reader.option("maxOffsetsPerTrigger", count)
+        reader = reader.option("maxOffsetsPerTrigger", count // 2)  # two batches, as ours
         writer = (
             archivefiles.records(reader.load()).writeStream.format("parquet").option("compression", "zstd")
         )

@@ -183,10 +183,13 @@ def test_small_files_of_one_day_are_put_together_when_they_are_many() -> None:
 
 def test_large_files_are_left_and_one_job_has_a_bound() -> None:
     rule = Compaction(many=2, target=1000)
-    large = stored("large", 0, 9, size=500)
-    assert groups(of(large, replace(large, path="other")), rule) == []
+    for size, asked in ((500, 2), (125, None)):
+        large = stored("large", 0, 9, size=size)
+        assert groups(of(large, replace(large, path="other")), rule, at_least=asked) == []
+    medium = stored("medium", 0, 9, size=124)
+    assert len(groups(of(medium, replace(medium, path="other")), rule)) == 1
     many = [stored(f"s{n:03}", n * 10, n * 10 + 9, size=400) for n in range(50)]
-    found = groups(of(*many), rule)
+    found = groups(of(*many), rule, at_least=2)
     assert sum(len(group) for group in found) == 50
     assert all(sum(each.bytes for each in group) <= 8000 for group in found)
 

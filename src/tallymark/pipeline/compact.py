@@ -30,15 +30,17 @@ class Compaction:
 
     # A day of a topic is compacted by itself when it has so many small files.
     many: int = 32
-    # How large a file should be. Small is what is less than half of it.
+    # How large a file should be. Small is what is less than an eighth of it; or than half of it, where somebody asks: to
+    # write a file once more costs as much as to archive it, which those of a backlog are not worth.
     target: int = 128 * 1024 * 1024
 
 
 def groups(state: Archive, rule: Compaction, *, at_least: int | None = None) -> list[tuple[Stored, ...]]:
     """What to put together, each of one topic and day; `at_least` 2 takes whatever can be put together."""
     days: dict[tuple[str, str], list[Stored]] = {}
+    small_bytes = rule.target // (8 if at_least is None else 2)
     for each in state.files.values():
-        if each.bytes < rule.target // 2:
+        if each.bytes < small_bytes:
             days.setdefault((each.topic, each.date), []).append(each)
     found = []
     for _, small in sorted(days.items()):
