@@ -147,6 +147,36 @@ def test_the_other_colour_is_named(bank: str) -> None:
     run(work)
 
 
+@pytest.mark.parametrize("caller", SYNC)
+@pytest.mark.parametrize("bad", [5, 2_500])
+def test_of_many_with_one_that_cannot_be_sent_none_is_added(
+    bank: str, committed: Ids, caller: str, bad: int
+) -> None:
+    """Rows are made while COPY goes on: one that cannot be made leaves the transaction as it was."""
+    before = committed()
+    with SYNC[caller](bank) as tx:
+        kept = OUTBOX.add(tx, "transfers", "before")
+        with pytest.raises(UsageError, match="a value of type object cannot be sent"):
+            OUTBOX.add_many(tx, [Draft("transfers", object() if n == bad else n) for n in range(3_000)])
+        many = OUTBOX.add_many(tx, [Draft("transfers", n) for n in range(3_000)])
+    assert committed() == before | {str(each) for each in (kept, *many)}
+    ids = query(bank, "select id from tallymark.outbox where id = any(%s) order by position", [many])
+    assert [id_ for (id_,) in ids] == many
+
+
+def test_what_makes_the_messages_may_ask_the_same_connection(bank: str) -> None:
+    with psycopg.connect(bank) as tx:
+
+        def asked(n: int) -> bytes:
+            row = tx.execute("select %s::text", [n]).fetchone()
+            assert row is not None
+            return str(row[0]).encode()
+
+        assert len(OUTBOX.add_many(tx, (Draft("t", asked(n)) for n in range(2_000)))) == 2_000
+        assert len(OUTBOX.add_many(tx, [Draft("t", n) for n in range(2_000)], encode=asked)) == 2_000
+        tx.rollback()
+
+
 @pytest.mark.parametrize("tx", [None, "postgresql://", 5, object()])
 def test_what_is_no_transaction_is_refused(tx: object) -> None:
     with pytest.raises(UsageError, match="not a transaction that the outbox knows"):

@@ -42,6 +42,7 @@ def copy(connection: Connection) -> None:
 WAYS: dict[str, Callable[[Connection], Any]] = {
     "add": lambda tx: OUTBOX.add(tx, "t", 1, key="k"),
     "add_many": lambda tx: OUTBOX.add_many(tx, [Draft("t", 1), Draft("t", 2)]),
+    "add_many of thousands": lambda tx: OUTBOX.add_many(tx, [Draft("t", n) for n in range(3_000)]),
     "the SQL function": lambda tx: tx.execute("select tallymark.outbox_add('t', null)"),
     "INSERT": lambda tx: tx.execute(INSERT),
     "INSERT … SELECT": lambda tx: tx.execute(

@@ -10,7 +10,7 @@ added, which is the order of their commits for transactions that lock what the k
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -94,11 +94,15 @@ class Outbox:
         self, tx: Any, messages: Iterable[Draft], *, encode: Encode | None = None
     ) -> list[uuid.UUID]:
         """Add many messages at COPY's speed; gives back their ids in order. They carry the trace of this call."""
-        trace = current_traceparent()
-        entries = [self._entry(draft, encode, trace) for draft in messages]
-        if entries:
-            self._writer.add_many(tx, entries)
-        return [entry.id for entry in entries]
+        # Rows are made while the database takes those before them. What callers wrote may ask the same connection,
+        # which cannot answer in the midst of a COPY: their iterable and their encode= come first.
+        drafts = list(messages)
+        if not drafts:
+            return []
+        ids: list[uuid.UUID] = []
+        entries = self._entries(drafts, encode, ids)
+        self._writer.add_many(tx, list(entries) if encode or self._encode else entries)
+        return ids
 
     def state(self, tx: Any, id: uuid.UUID | str) -> MessageState | None:
         """Where a message is; None where this outbox does not know it (or retention has dropped it)."""
@@ -112,6 +116,15 @@ class Outbox:
     def entry(self, draft: Draft, encode: Encode | None = None) -> Entry:
         """Check one message and turn it into the row that will be written."""
         return self._entry(draft, encode, current_traceparent())
+
+    def _entries(
+        self, drafts: Sequence[Draft], encode: Encode | None, ids: list[uuid.UUID]
+    ) -> Iterator[Entry]:
+        trace = current_traceparent()
+        for draft in drafts:
+            entry = self._entry(draft, encode, trace)
+            ids.append(entry.id)
+            yield entry
 
     def _entry(self, draft: Draft, encode: Encode | None, trace: str | None) -> Entry:
         topic, value, key, type_, headers, partition, id_ = draft

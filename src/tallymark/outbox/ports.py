@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
@@ -47,7 +47,8 @@ class OutboxWriter(Protocol):
 
     def add(self, tx: Any, entry: Entry, options: AddOptions) -> uuid.UUID: ...
 
-    def add_many(self, tx: Any, entries: Sequence[Entry]) -> None: ...
+    def add_many(self, tx: Any, entries: Iterable[Entry]) -> None:
+        """All of them, or none: where making one of them raises, the transaction is as it was before."""
 
     async def add_async(self, tx: Any, entry: Entry, options: AddOptions) -> uuid.UUID: ...
 

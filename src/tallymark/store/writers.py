@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from tallymark.message import Encode, Entry
@@ -25,7 +25,7 @@ class AnyWriter:
     def add(self, tx: Any, entry: Entry, options: AddOptions) -> uuid.UUID:
         return self._of(tx).add(tx, entry, options)
 
-    def add_many(self, tx: Any, entries: Sequence[Entry]) -> None:
+    def add_many(self, tx: Any, entries: Iterable[Entry]) -> None:
         self._of(tx).add_many(tx, entries)
 
     async def add_async(self, tx: Any, entry: Entry, options: AddOptions) -> uuid.UUID:

@@ -15,7 +15,7 @@ copy {schema}.outbox (id, topic, key, value, headers, partition) from stdin (for
 
 -- name: limits
 -- What topics take, where a relay has recorded it.
-select topic, max_message_bytes from {schema}.topics where topic = any(cast(%s as text[]))
+select topic, max_message_bytes from {schema}.topics
 
 -- name: status
 -- A message's state is derived: parked first (it has left its batch), then the batch that covers its position,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from itertools import chain, islice
+from typing import Any
 
 import psycopg
 
@@ -16,11 +17,10 @@ from tallymark.outbox.ports import PLAIN, AddOptions, MessageStatus
 from tallymark.store.postgres.callers import async_caller_of, caller_of
 from tallymark.store.queries import load
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 # No topic takes less than this: only larger values are weighed against what is recorded of their topic.
 _SURELY_SMALL = 10_000
+# So many rows of add_many are made before any is written.
+_FIRST = 1_000
 
 _SCHEMA_MISSING = ("3F000", "42P01", "42883")
 _REFUSED = {
@@ -52,20 +52,34 @@ class PostgresWriter:
             row = await caller.fetch(self._sql["add"], _parameters(entry, options))
         return _id_of(row)
 
-    def add_many(self, tx: Any, entries: Sequence[Entry]) -> None:
+    def add_many(self, tx: Any, entries: Iterable[Entry]) -> None:
         caller = caller_of(tx)
+        rest = iter(entries)
+        first = list(islice(rest, _FIRST))
         connection = caller.psycopg()
         if connection is None:  # a driver without COPY of ours: one by one, the same function
-            for entry in entries:
+            for entry in [*first, *rest]:
                 self.add(tx, entry, PLAIN)
             return
         with self._explained():
-            self._refuse_oversized(connection, entries)
-            with connection.cursor() as cursor, cursor.copy(self._sql["copy"]) as copy:
-                # headers go as text: as json, a str would be quoted once more
-                copy.set_types(["uuid", "text", "bytea", "bytea", "text", "int4"])
-                for entry in entries:
-                    copy.write_row(entry)
+            limits = self._limits(connection)
+            # Nothing but the database can refuse what was made and weighed before COPY begins. Further ones are made
+            # meanwhile, and one that cannot be would take the caller's transaction with it, but for the savepoint.
+            few = len(first) < _FIRST
+            with nullcontext() if few else connection.transaction():
+                self._copy(connection, chain(list(_weighed(first, limits)), _weighed(rest, limits)))
+
+    def _copy(self, connection: psycopg.Connection[Any], entries: Iterable[Entry]) -> None:
+        with connection.cursor() as cursor, cursor.copy(self._sql["copy"]) as copy:
+            # headers go as text: as json, a str would be quoted once more
+            copy.set_types(["uuid", "text", "bytea", "bytea", "text", "int4"])
+            for entry in entries:
+                copy.write_row(entry)
+
+    def _limits(self, connection: psycopg.Connection[Any]) -> dict[str, int]:
+        # By a row factory of our own: the caller's connection may give back rows of any kind.
+        with connection.cursor(row_factory=psycopg.rows.tuple_row) as cursor:
+            return dict(cursor.execute(self._sql["limits"]).fetchall())
 
     def status(self, tx: Any, id: uuid.UUID) -> MessageStatus | None:
         caller = caller_of(tx, reading=True)
@@ -75,20 +89,6 @@ class PostgresWriter:
                 later = caller.fetch(self._sql["delayed"], [id])
                 return None if later is None else _delayed(later)
         return _status(row)
-
-    def _refuse_oversized(self, connection: psycopg.Connection[Any], entries: Sequence[Entry]) -> None:
-        # By a row factory of our own: the caller's connection may give back rows of any kind.
-        with connection.cursor(row_factory=psycopg.rows.tuple_row) as cursor:
-            topics = list({entry.topic for entry in entries})
-            limits: dict[str, int] = dict(cursor.execute(self._sql["limits"], [topics]).fetchall())
-        for entry in entries if limits else ():
-            limit = limits.get(entry.topic)
-            if limit is not None and len(entry.value or b"") > limit:
-                raise UsageError(
-                    f"a value of {len(entry.value or b'')} bytes is larger than topic {entry.topic} takes "
-                    f"(max.message.bytes = {limit})",
-                    remedy=_REFUSED["TM001"],
-                )
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
@@ -110,6 +110,18 @@ class PostgresWriter:
                     remedy="run `tallymark init --role producer --database …` with its name or URL",
                 ) from error
             raise
+
+
+def _weighed(entries: Iterable[Entry], limits: Mapping[str, int]) -> Iterator[Entry]:
+    """Each entry, unless its topic takes less."""
+    for entry in entries:
+        size, limit = len(entry.value or b""), limits.get(entry.topic)
+        if limit is not None and size > limit:
+            raise UsageError(
+                f"a value of {size} bytes is larger than topic {entry.topic} takes (max.message.bytes = {limit})",
+                remedy=_REFUSED["TM001"],
+            )
+        yield entry
 
 
 def _parameters(entry: Entry, options: AddOptions) -> list[Any]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sqlite3
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
@@ -35,10 +35,10 @@ class SqliteWriter:
             self._insert(connection, [entry], options.due_at)
         return entry.id
 
-    def add_many(self, tx: Any, entries: Sequence[Entry]) -> None:
+    def add_many(self, tx: Any, entries: Iterable[Entry]) -> None:
         connection = _begun(tx)
         with self._all_or_nothing(connection):
-            self._insert(connection, entries, None)
+            self._insert(connection, list(entries), None)
 
     async def add_async(self, _tx: Any, _entry: Entry, _options: AddOptions) -> uuid.UUID:
         raise UsageError("sqlite3 is synchronous", remedy="use `outbox.add(…)`")
