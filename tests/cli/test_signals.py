@@ -10,6 +10,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from tallymark.cli.signals import interruptible
+from tests.children import start_child
 
 
 class Interrupts(str):
@@ -65,3 +66,23 @@ def test_a_closed_terminal_ends_it_unless_it_was_started_to_outlive_it(outlives:
     finally:
         signal.signal(signal.SIGHUP, before)
     assert ended is not outlives
+
+
+GIVEN_TO_ANOTHER_THREAD = """
+import signal, threading
+from tallymark.cli.signals import until_told
+stop = until_told("test.stop")
+threading.Thread(target=threading.Event().wait, daemon=True).start()
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+print("waits", flush=True)
+print("told" if stop.wait(60) else "never told", flush=True)
+"""
+
+
+def test_told_to_stop_by_a_signal_that_another_thread_was_given() -> None:
+    """The system may choose any thread, as it does right after SIGCONT; only the main one is woken by it."""
+    with start_child(["-c", GIVEN_TO_ANOTHER_THREAD]) as child:
+        child.wait_output("waits")
+        child.terminate()
+        assert child.wait(20) == 0, child.output
+        assert child.output.splitlines()[-1] == "told"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import threading
 from collections.abc import Iterator
@@ -13,8 +14,22 @@ log = logging.getLogger("tallymark.cli")
 
 
 def until_told(action: str) -> threading.Event:
-    """Set by the first SIGTERM or Ctrl-C; a second one ends the process at once, which is safe too."""
+    """Set by the first SIGTERM or Ctrl-C; a second one ends the process at once, which is safe too.
+
+    Python hears a signal in its main thread alone, and the system may give it to another, which wakes nobody: as after
+    SIGSTOP and SIGCONT. The pipe is written to in any case, and somebody waits for it.
+    """
     stop = threading.Event()
+    heard, written = (
+        os.pipe()
+    )  # never closed: a signal that comes late would be written to whatever has its number then
+    os.set_blocking(written, False)
+    signal.set_wakeup_fd(written, warn_on_full_buffer=False)
+
+    def listen() -> None:
+        while os.read(heard, 1)[0] not in (signal.SIGTERM, signal.SIGINT):
+            pass
+        stop.set()
 
     def told(number: int, _frame: object) -> None:
         signal.signal(number, signal.SIG_DFL)
@@ -23,6 +38,7 @@ def until_told(action: str) -> threading.Event:
 
     signal.signal(signal.SIGTERM, told)
     signal.signal(signal.SIGINT, told)
+    threading.Thread(target=listen, name="signals", daemon=True).start()
     return stop
 
 
