@@ -1,7 +1,7 @@
 """python -m tests.torture relay | inbox | journey --minutes N --seed S --json
 
-Progress goes to stderr. Exit 0: nothing missing, doubled, reordered or stuck; 1: something was, and the processes' logs
-are kept in the folder that is named.
+Progress goes to stderr. Exit 0: nothing missing, doubled, reordered or stuck; 1: something was. The processes' logs are
+kept, in the folder that is named, when something was or when one of them died by a signal that nobody sent it.
 """
 
 from __future__ import annotations

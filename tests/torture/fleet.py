@@ -186,6 +186,11 @@ class Fleet:
                 pass
 
 
+def crashed(blows: Mapping[str, int]) -> bool:
+    """Whether a process died by a signal that nobody sent it: its log is kept, though nothing be lost by it."""
+    return any(blow.startswith(CRASHED) for blow in blows)
+
+
 def is_stopped(child: Child) -> bool:
     try:
         return psutil.Process(child.pid).status() == psutil.STATUS_STOPPED

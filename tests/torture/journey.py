@@ -29,7 +29,7 @@ from tests.torture import effects, ends, writers
 from tests.torture.app import TABLES
 from tests.torture.chaos import KILLS, Chaos
 from tests.torture.effects import Effects
-from tests.torture.fleet import BY_ITSELF, INBOX, RELAY, Fleet
+from tests.torture.fleet import BY_ITSELF, INBOX, RELAY, Fleet, crashed
 from tests.torture.producers import Producing
 from tests.torture.verdict import NAMED, Logged, compare
 from tests.waiting import wait_for
@@ -124,7 +124,8 @@ def torture_journey(
                 cluster.drop_database(database)
             admin.delete_topics([topic])
             admin.poll(1)
-            shutil.rmtree(folder, ignore_errors=True)
+            if result.folder is None:
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def _run(
@@ -181,8 +182,8 @@ def _run(
     stuck += effects.stuck(ledger)
     sent = compare(ends.read_outbox(bank), logged).faults if plan.with_relay else {}
     applied = effects.judge(logged, *effects.read(ledger))
-    failed = bool(applied.faults or sent or stuck)
-    return JourneyResult(plan, blows, applied, sent, stuck, settled_s, folder if failed else None)
+    kept = applied.faults or sent or stuck or crashed(blows)
+    return JourneyResult(plan, blows, applied, sent, stuck, settled_s, folder if kept else None)
 
 
 def _settle(

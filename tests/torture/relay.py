@@ -21,7 +21,7 @@ from tallymark.local.cluster import LocalCluster
 from tallymark.store.postgres.migrations import migrate
 from tests.torture import ends, writers
 from tests.torture.chaos import KILLS, Chaos
-from tests.torture.fleet import BY_ITSELF, RELAY, Fleet
+from tests.torture.fleet import BY_ITSELF, RELAY, Fleet, crashed
 from tests.torture.verdict import NAMED, Verdict, compare
 from tests.waiting import wait_for
 
@@ -108,7 +108,8 @@ def torture(cluster: LocalCluster, plan: Plan, say: Callable[[str], None] = lamb
             cluster.drop_database(name)
             admin.delete_topics([topic, *receipts])
             admin.poll(1)
-            shutil.rmtree(folder, ignore_errors=True)
+            if result.folder is None:
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def _run(
@@ -149,7 +150,7 @@ def _run(
     verdict = compare(written, logged)
     faults = _judge_ledger({row.id for row in written}, [writer.record for writer in team])
     records = [writer.record for writer in team]
-    failed = bool(verdict.faults or stuck or faults)
+    kept = verdict.faults or stuck or faults or crashed(blows)
     return Result(
         plan=plan,
         kills=sum(count for blow, count in blows.items() if blow in KILLS),
@@ -165,7 +166,7 @@ def _run(
         settled_s=settled_s,
         stuck=stuck,
         ledger_faults=faults,
-        folder=folder if failed else None,
+        folder=folder if kept else None,
     )
 
 
