@@ -27,7 +27,7 @@ _PIECE = 10_000
 
 @dataclass(frozen=True)
 class Drained:
-    """What the batch rows say of a drain: `count` messages in `seconds`, from the first batch's mark to the last's."""
+    """What the batch rows say of a drain: `count` messages in `seconds`, from one batch's mark to the last's."""
 
     count: int
     seconds: float
@@ -105,8 +105,8 @@ class Backlog:
             )
         )
 
-    def drained(self, first: int | None = None) -> Drained:
-        """Of everything, or of the first so many messages."""
+    def drained(self, *, after: int = 1, first: int | None = None) -> Drained:
+        """Of everything that followed `after` batches, up to the last or to the first so many messages."""
         with psycopg.connect(self.url) as connection:
             rows = connection.execute(
                 "select extract(epoch from claimed_at)::float, extract(epoch from sent_at)::float, messages "
@@ -115,11 +115,11 @@ class Backlog:
         if first is not None:
             totals = accumulate(row[2] for row in rows)
             rows = [row for row, total in zip(rows, totals, strict=True) if total <= first]
-        if len(rows) < 2:
+        if len(rows) <= after:
             raise Problem(f"{len(rows)} batches give no rate")
         return Drained(
-            count=sum(row[2] for row in rows[1:]),
-            seconds=rows[-1][1] - rows[0][1],
+            count=sum(row[2] for row in rows[after:]),
+            seconds=rows[-1][1] - rows[after - 1][1],
             first_claim=min(row[0] for row in rows),
             batches=len(rows),
         )
