@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from pathlib import Path
 
 import psutil
+from pyspark.sql import SparkSession
 
 from bench.harness import Sample
 
@@ -13,7 +15,9 @@ from bench.harness import Sample
 class SparkMeter:
     """`with SparkMeter(count) as meter: …`, then `meter.sample`.
 
-    Memory is the sum of each process's own peak in that time, where Linux tells it; elsewhere what is held at the end.
+    Memory is the sum of two: of each Python process its own peak in that time, where Linux tells it (elsewhere what is
+    held at the end), and what is alive in the JVM when the work is done, garbage collected. A JVM's own peak says only
+    how far garbage had come to its heap's limit; a run that needs more than that limit at once ends with an error.
     """
 
     def __init__(self, count: int) -> None:
@@ -27,9 +31,10 @@ class SparkMeter:
         return self
 
     def __exit__(self, *_: object) -> None:
-        seconds = time.perf_counter() - self._began
-        memory = sum(_peak(each) for each in self._family if each.is_running())
-        self.sample = Sample(self._count, seconds, self._spent() - self._cpu, memory)
+        seconds, cpu = time.perf_counter() - self._began, self._spent() - self._cpu
+        python = [each for each in self._family if each.is_running() and not _is_spark(each)]
+        memory = sum(_peak(each) for each in python) + _alive()
+        self.sample = Sample(self._count, seconds, cpu, memory)
 
     def _spent(self) -> float:
         times = [each.cpu_times() for each in self._family if each.is_running()]
@@ -41,9 +46,26 @@ def _spark() -> list[psutil.Process]:
     a database's sessions count the memory that they share once each."""
     found: list[psutil.Process] = []
     for child in psutil.Process().children():
-        if any("org.apache.spark" in each for each in child.cmdline()):
+        if _is_spark(child):
             found += [child, *child.children(recursive=True)]
     return found
+
+
+def _is_spark(process: psutil.Process) -> bool:
+    return any("org.apache.spark" in each for each in process.cmdline())
+
+
+def _alive() -> int:
+    """Bytes that Spark's JVM cannot do without, where one runs."""
+    session = SparkSession.getActiveSession()
+    if session is None:
+        return 0
+    gc.collect()  # what Python has dropped is dropped there too
+    jvm = session.sparkContext._jvm
+    assert jvm is not None
+    memory = jvm.java.lang.management.ManagementFactory.getMemoryMXBean()
+    memory.gc()
+    return int(memory.getHeapMemoryUsage().getUsed()) + int(memory.getNonHeapMemoryUsage().getUsed())
 
 
 def _forget_peak(pid: int) -> None:

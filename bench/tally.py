@@ -1,8 +1,7 @@
 """`bench tally`: comparing outbox, log and inbox, against Spark's bare reading of the same columns of the three.
 
 All runs are in one Spark session (local[*]) over the same data, which a real relay and the pipeline have moved. The
-yardstick reads id, key, value and place of every row and record into nothing, and compares nothing. Memory is the peak of
-driver and JVM together while a run lasts.
+yardstick reads id, key, value and place of every row and record into nothing, and compares nothing.
 """
 
 from __future__ import annotations

@@ -8,6 +8,9 @@ import psutil
 import pytest
 from bench.sparkmeter import SparkMeter
 
+from tallymark.cli.pipelinerun import plan_of
+from tallymark.pipeline.session import started
+
 MEGABYTE = 1 << 20
 
 
@@ -22,3 +25,20 @@ def test_memory_is_the_peak_of_its_own_stretch() -> None:
     with SparkMeter(1) as low:
         pass
     assert low.sample.peak_rss < high.sample.peak_rss - 200 * MEGABYTE
+
+
+@pytest.mark.full
+def test_of_the_jvm_what_is_alive_counts_and_garbage_does_not() -> None:
+    with started(plan_of("meter", "local[1]", [], report=False)) as spark:
+        jvm = spark.sparkContext._jvm
+        assert jvm is not None
+        with SparkMeter(1) as before:
+            pass
+        with SparkMeter(1) as littered:
+            for _ in range(4):
+                jvm.java.nio.ByteBuffer.allocate(100 * MEGABYTE)
+        with SparkMeter(1) as holding:
+            held = jvm.java.nio.ByteBuffer.allocate(100 * MEGABYTE)
+        assert held.capacity() == 100 * MEGABYTE
+    assert littered.sample.peak_rss < before.sample.peak_rss + 50 * MEGABYTE
+    assert holding.sample.peak_rss > before.sample.peak_rss + 90 * MEGABYTE
