@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 
 import psutil
@@ -10,6 +11,7 @@ from bench.sparkmeter import SparkMeter
 
 from tallymark.cli.pipelinerun import plan_of
 from tallymark.pipeline.session import started
+from tests.waiting import wait_for
 
 MEGABYTE = 1 << 20
 
@@ -25,6 +27,21 @@ def test_memory_is_the_peak_of_its_own_stretch() -> None:
     with SparkMeter(1) as low:
         pass
     assert low.sample.peak_rss < high.sample.peak_rss - 200 * MEGABYTE
+
+
+def test_a_process_that_ended_meanwhile_counts_for_nothing() -> None:
+    child = subprocess.Popen(
+        [sys.executable, "-c", "", "org.apache.spark"]
+    )  # it stays a zombie until waited for
+    wait_for(
+        lambda: psutil.Process(child.pid).status() == psutil.STATUS_ZOMBIE, within=30, what="it has ended"
+    )
+    try:
+        with SparkMeter(1) as meter:
+            pass
+    finally:
+        child.wait()
+    assert 0 < meter.sample.peak_rss < 2 * psutil.Process().memory_info().rss
 
 
 @pytest.mark.full
