@@ -16,6 +16,7 @@ from tallymark.local.cluster import LocalCluster
 from tests.children import Child
 from tests.leaders import leader_of
 from tests.relay.ground import Ground
+from tests.relay.toolarge import SMALL, add_large, parked, set_limit
 from tests.waiting import wait_for
 
 MESSAGES = 300
@@ -155,3 +156,27 @@ def test_it_leaves_in_seconds_though_no_broker_answers(
     ground.send_all(within=120)
     found = ground.compare()
     assert found.is_clean, found
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("mode", ["transactional", "callback"])
+def test_it_leaves_in_seconds_while_it_asks_which_message_was_refused(
+    ground: Ground, cluster: LocalCluster, admin: AdminClient, mode: str
+) -> None:
+    """Kafka refused a batch, and is gone when it is asked once more for whose sake: nobody is parked on a guess."""
+    set_limit(admin, ground.topic, SMALL)
+    add_large(ground, "key-3")
+    with ground.relay(crash_point="relay.mid_produce:2:stop", mode=mode) as relay:
+        relay.wait_stopped()
+        try:
+            for broker in cluster.brokers:
+                broker.kill()
+            relay.cont()
+            relay.terminate()
+            assert relay.wait(15) == 0, relay.output
+            assert parked(ground) == {}
+        finally:
+            cluster.up()
+    with ground.relay(mode=mode):
+        wait_for(lambda: parked(ground) == {"failed": 1}, within=90, what="the next one learns it")
+    assert ground.log() == []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import signal
 import uuid
 
@@ -13,11 +12,7 @@ import pytest
 from tallymark.broker.cluster import KafkaCluster
 from tallymark.broker.kafka import (
     AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
     KafkaError,
-    ResourceType,
 )
 from tallymark.broker.publisher import _Flight
 from tallymark.errors import OutcomeUnknown, TallymarkError
@@ -31,31 +26,8 @@ from tests.conftest import MakeTopic
 from tests.leaders import leader_of
 from tests.relay.conftest import MakeGround
 from tests.relay.ground import QUICK, Ground, until_idle
+from tests.relay.toolarge import SMALL, add_large, parked, set_limit
 from tests.waiting import wait_for
-
-SMALL = 20_000
-
-
-def set_limit(admin: AdminClient, topic: str, size: int) -> None:
-    """max.message.bytes of a topic, changed while it is in use."""
-    entry = ConfigEntry("max.message.bytes", str(size), incremental_operation=AlterConfigOpType.SET)
-    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
-    for future in admin.incremental_alter_configs([resource]).values():
-        future.result(20)
-
-
-def add_large(ground: Ground, key: str, size: int = 2 * SMALL) -> str:
-    """A message that `add` would refuse, written by plain SQL as another service might."""
-    id_ = str(uuid.uuid4())
-    ground.query(
-        "insert into tallymark.outbox (id, topic, key, value) values (%s, %s, %s, %s)",
-        *(id_, ground.topic, key.encode(), os.urandom(size)),
-    )
-    return id_
-
-
-def parked(ground: Ground) -> dict[str, int]:
-    return dict(ground.query("select state, count(*) from tallymark.parked group by state"))
 
 
 def test_a_limit_lowered_under_a_running_relay_parks_no_innocent_message(

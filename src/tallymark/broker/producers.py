@@ -81,7 +81,7 @@ class LaneProducers:
         self.close()
         seat = self._seats[0]
         self._retired, seat.producer = seat.producer, Producer(self._profile(seat.id))
-        seat.producer.init_transactions(self._settings.transaction_timeout_s)
+        fencing.fence(seat.producer, self.patience)
 
     def fit(self, record: TopicRecord) -> bool:
         """Whether they are made for this topic."""

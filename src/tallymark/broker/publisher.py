@@ -30,7 +30,7 @@ from tallymark.broker.partition import partition_of
 from tallymark.broker.producers import LaneProducers, PublisherSettings
 from tallymark.broker.verdicts import PURGED, Scope, scope_of
 from tallymark.crashpoint import reached
-from tallymark.errors import OutcomeUnknown, UsageError
+from tallymark.errors import OutcomeUnknown, Unreachable, UsageError
 from tallymark.message import CE_ID, TM_POSITION, kafka_headers
 from tallymark.relay.ports import (
     Batch,
@@ -149,6 +149,8 @@ class KafkaPublisher:
     def _outcome(self, ask: Callable[[], _O]) -> _O | Unknown:
         try:
             return ask()
+        except (Unreachable, OutcomeUnknown) as error:
+            return Unknown(str(error))
         except KafkaException as error:
             return Unknown(str(faults.explain(error)))
         except SystemError as error:
@@ -267,8 +269,7 @@ class KafkaPublisher:
         probe = _Flight(rows)
         self._producer.begin_transaction()
         self._produce(probe, careful=True)
-        while probe.unacknowledged and not _causes(probe):
-            self._producer.poll(0.05)
+        self._hear(probe, enough=_causes)
         seen = _causes(probe)
         self._producers.renew()  # what it purges is reported as failed too, and is not
         probe.failures = seen
@@ -290,9 +291,19 @@ class KafkaPublisher:
         """Without a transaction a probe is the message itself: what goes through is in the log, as it should be."""
         probe = _Flight([row])
         self._produce(probe, careful=True)
-        while probe.unacknowledged:
-            self._producer.poll(0.05)
+        self._hear(probe)
         return bool(probe.failures)
+
+    def _hear(self, probe: _Flight, enough: Callable[[_Flight], object] = lambda _: False) -> None:
+        """Wait for the answers to a probe, all of them or enough."""
+        goes_on = self._producers.patience.begin()
+        while probe.unacknowledged and not enough(probe):
+            if not goes_on():
+                raise OutcomeUnknown(
+                    f"a batch was refused, and Kafka did not say in time for the sake of which of its messages"
+                    f" ({probe.unacknowledged} unanswered)"
+                )
+            self._producer.poll(0.05)
 
     def _judge(self, flight: _Flight, fails_alone: Callable[[Row], bool]) -> Rejected | Unknown:
         """Only what fails alone is parked: a record batch that is too large says nothing of its messages."""
