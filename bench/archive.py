@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from bench.filled import fill
 from bench.ground import fresh_topic
-from bench.growth import growth_rows
+from bench.growth import growth_rows, typical
 from bench.harness import Sample, interleave
 from bench.registry import Context, benchmark
 from bench.row import Row, at_least, row
@@ -62,7 +62,7 @@ def archive(context: Context) -> Sequence[Row]:
             )
             context.progress("putting small files together")
             compacted = _compacted(spark, servers, topic, count, folder / "small")
-            grown = _growth(context, spark, topic, (count, *sizes[1:]), smallest, folder / "ours")
+            grown = _growth(context, spark, topic, (count, *sizes[1:]), typical(smallest), folder / "ours")
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     ours, bare = samples["archive"], samples["bare"]

@@ -12,6 +12,12 @@ LINEAR = 1.15
 FLAT = 1.1
 
 
+def typical(samples: Sequence[Sample]) -> list[Sample]:
+    """The median of several by their time. Not counting the first, which pays for what a session learns."""
+    warm = sorted(samples[1:], key=lambda one: one.seconds)
+    return [warm[len(warm) // 2]]
+
+
 def growth_rows(large: Sequence[Sample], small: Sequence[Sample]) -> list[Row]:
     """Runs of one size each. Where one has fewer repetitions, its own are used again."""
     beside = [small[n % len(small)] for n in range(len(large))]

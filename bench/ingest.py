@@ -22,7 +22,7 @@ import psycopg
 from bench.child import measure_child
 from bench.filled import fill
 from bench.ground import fresh_database, fresh_topic
-from bench.growth import growth_rows
+from bench.growth import growth_rows, typical
 from bench.harness import Sample, interleave, rows_for
 from bench.registry import Context, benchmark
 from bench.row import Row, at_least, at_most, row
@@ -67,7 +67,7 @@ def ingest(context: Context) -> Sequence[Row]:
                 samples["bare"],
                 goal=at_least(0.6),
             )
-            rows += _growth(context, spark, topic, sizes, samples["pipeline"])
+            rows += _growth(context, spark, topic, sizes, typical(samples["pipeline"]))
         return [*rows, *_restart(context, topic, sizes[-1])]
 
 
