@@ -6,6 +6,7 @@ Its data directory is made aside and renamed, so that it is whole or absent. The
 
 from __future__ import annotations
 
+import fcntl
 import os
 import secrets
 import shutil
@@ -310,8 +311,17 @@ def system_user() -> str | None:
     """Whom PostgreSQL runs as: ourselves, or, since it refuses to run as root, a system user made for it."""
     if os.geteuid() != 0:
         return None
-    _bundle().ensure_user_exists(_SYSTEM_USER)
+    make_user(_SYSTEM_USER)
     return _SYSTEM_USER
+
+
+def make_user(name: str) -> None:
+    """Once, whoever else is at it: of two `useradd` at the same time the second gives the user another number, and
+    the first one's files then belong to nobody."""
+    # It is there wherever there is useradd, and nothing is left behind.
+    with Path("/etc/passwd").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        _bundle().ensure_user_exists(name)
 
 
 def _open_the_way(path: Path) -> None:
