@@ -128,6 +128,7 @@ class Keeper:
                 todo.popleft()
         self.suspects.clear()
         self._alone = False
+        self._new = ()  # while the next batch is made, this one is memory that nobody needs
         return outcome
 
     def _again(
