@@ -20,9 +20,8 @@ def until_told(action: str) -> threading.Event:
     SIGSTOP and SIGCONT. The pipe is written to in any case, and somebody waits for it.
     """
     stop = threading.Event()
-    heard, written = (
-        os.pipe()
-    )  # never closed: a signal that comes late would be written to whatever has its number then
+    # Never closed: a signal that comes late would be written to whatever has its number then.
+    heard, written = os.pipe()
     os.set_blocking(written, False)
     signal.set_wakeup_fd(written, warn_on_full_buffer=False)
 
