@@ -7,7 +7,9 @@ from typing import Any
 
 from tallymark import Inbox, Message
 
-inbox = Inbox(os.environ["APP_CONSUMER"], database=os.environ["APP_DATABASE"])
+START: Any = os.environ.get("APP_START", "beginning")
+
+inbox = Inbox(os.environ["APP_CONSUMER"], database=os.environ["APP_DATABASE"], start=START)
 
 
 @inbox.handler(os.environ["APP_TOPIC"], batch=True)

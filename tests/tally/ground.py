@@ -31,6 +31,8 @@ class Journey:
     bank: RelayGround
     ledger: InboxGround
     written: list[str] = field(default_factory=list)
+    # Where the consumer begins.
+    start: str = "beginning"
 
     @property
     def databases(self) -> list[str]:
@@ -75,6 +77,7 @@ class Journey:
                 "APP_CONSUMER": self.ledger.name,
                 "APP_DATABASE": self.ledger.url,
                 "APP_TOPIC": self.bank.topic,
+                "APP_START": self.start,
                 "TALLYMARK_INBOX__LEASE_SECONDS": "2",
                 "TALLYMARK_INBOX__SESSION_TIMEOUT": "6s",
             },

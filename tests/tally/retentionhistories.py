@@ -21,6 +21,8 @@ from tests.tally.cases import (
     expired,
 )
 
+P0 = ("t", 0)
+
 CASES: tuple[Case, ...] = (
     Case(
         "it expired after everybody had it",
@@ -67,6 +69,27 @@ CASES: tuple[Case, ...] = (
         DELIVERED,
         (V.CANNOT_KNOW, S.INBOX),
         horizon=expired(replace(LEDGER, known_for_s=200)),
+    ),
+    Case(
+        "the log had dropped it before the consumer, which is older, began with its topic",
+        History([Row("m1", 10, "d1", age_s=1000)]),
+        DELIVERED,
+        APPLIED,
+        horizon=expired(replace(KNOWN, read_for_s={"t": 50})),
+    ),
+    Case(
+        "it was logged since the consumer is known, and before it began in its partition",
+        History([ROW], [], [COPY]),
+        DELIVERED,
+        APPLIED,
+        horizon=Horizon({"ledger": replace(KNOWN, beginnings={P0: 50}, begun=frozenset({P0}))}),
+    ),
+    Case(
+        "it was logged since the consumer is known, and where that began is told by what it kept",
+        History([ROW], [], [COPY]),
+        DELIVERED,
+        (V.LOST_IN_INBOX, S.INBOX),
+        horizon=Horizon({"ledger": replace(KNOWN, beginnings={P0: 50})}),
     ),
     Case(
         "retention is past it in the log, and in the inbox past ids without a time",

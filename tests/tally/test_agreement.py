@@ -146,6 +146,8 @@ def apart(at: int, case: Case) -> tuple[History, Horizon, str]:
             reader.kept_from_ms,
             frozenset({topic}) if reader.ordered else frozenset(),
             frozenset({topic}) if reader.pruned else frozenset(),
+            frozenset((topic, p) for _, p in reader.begun),
+            {topic: reader.known_for("t")},
         )
         for name, reader in case.horizon.readers.items()
     }
@@ -167,6 +169,8 @@ def together(worlds: list[tuple[History, Horizon, str]]) -> tuple[History, Horiz
         kept_from_ms=max(reader.kept_from_ms for reader in readers),
         ordered=frozenset().union(*(reader.ordered for reader in readers)),
         pruned=frozenset().union(*(reader.pruned for reader in readers)),
+        begun=frozenset().union(*(reader.begun for reader in readers)),
+        read_for_s={topic: s for reader in readers for topic, s in reader.read_for_s.items()},
     )
     return history, Horizon({"ledger": ledger}, outbox_from=worlds[0][1].outbox_from)
 

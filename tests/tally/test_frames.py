@@ -6,7 +6,7 @@ import uuid
 
 from tallymark.pipeline.reconcilecells import Cells
 from tallymark.pipeline.reconcilefirst import begun_unsaid, first_id
-from tallymark.pipeline.reconcileframes import ids_of, shares, spans_of
+from tallymark.pipeline.reconcileframes import ids_of, read_along, shares, spans_of
 from tallymark.store.postgres.tallycells import ALL_IDS
 from tests.tally.cases import uuid7
 from tests.tally.test_certifying import P0, P1, ledger
@@ -20,6 +20,18 @@ def test_beyond_so_many_ranges_the_smallest_gaps_are_read_along() -> None:
     spans = spans_of([*range(0, 60, 2), 1000], 10)
     assert len(spans) == 16
     assert spans[-1] == (10_000, 10_010)
+
+
+def test_whatever_is_read_along_is_looked_at_as_a_whole() -> None:
+    assert read_along({1, 9}, range(12), 10) == [1, 9]
+    evens = set(range(0, 60, 2))
+    found = read_along(evens, range(60), 10)
+    # Thirty ranges are sixteen: fourteen windows between them are read too.
+    assert evens < set(found)
+    assert len(found) == 44
+    # Of windows that nobody knows, nothing is to be looked at.
+    assert read_along(evens, evens, 10) == sorted(evens)
+    assert read_along(set(), range(60), 10) == []
 
 
 def test_shares_are_of_the_same_width_and_hold_every_position_once() -> None:

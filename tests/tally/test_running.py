@@ -8,6 +8,7 @@ from typing import Any
 
 from confluent_kafka import Producer
 
+from tallymark.broker.partition import partition_of
 from tallymark.message import new_id
 from tallymark.pipeline.reconcile import Tally
 from tallymark.pipeline.reconcileground import TallyConfig
@@ -127,3 +128,40 @@ def test_what_only_an_inbox_has_is_found_whatever_its_id(spark: Any, journey: Jo
         )
     found = named(tallied(spark, live(journey)).as_json()["findings"])
     assert found == {lost, (strange, "", "phantom", "inbox")}
+
+
+def test_beyond_so_many_windows_those_read_along_are_judged_by_all_that_was_recorded(
+    spark: Any, journey: Journey
+) -> None:
+    """Their messages were read from outbox and inbox, and of the log only where those of other windows stand."""
+    keys = ["often"] * 420
+    # The only one in its partition of the log, in a window that nothing is wrong with.
+    keys[15] = next(
+        f"rare-{n}" for n in range(100) if partition_of(f"rare-{n}".encode(), 3) != partition_of(b"often", 3)
+    )
+    ids = journey.add(keys)
+    journey.send()
+    journey.receive()
+    gone = [ids[at] for at in range(5, 420, 20)]
+    journey.on_ledger("delete from tallymark.inbox where id = any(%s::uuid[])", gone)
+    report = tallied(spark, live(journey), window_rows=10)
+    said = report.as_json()
+    assert named(said["findings"]) == {(each, journey.ledger.name, "lost-in-inbox", "inbox") for each in gone}
+    assert said["messages"] == len(ids)
+
+
+def test_nothing_is_owed_to_a_consumer_of_what_was_logged_before_it_began_at_the_log_s_end(
+    spark: Any, journey: Journey
+) -> None:
+    """However long it has been known: it may have taken up the topic since. A resend would have it apply all of it."""
+    journey.add([f"key-{n}" for n in range(100)])
+    journey.send()
+    journey.start = "end"
+    journey.receive()
+    journey.on_ledger("update tallymark.consumers set created_at = created_at - interval '30 days'")
+    ids = journey.add([f"key-{n}" for n in range(100)])
+    journey.send()
+    journey.receive()
+    journey.on_ledger("delete from tallymark.inbox where id = %s", ids[10])
+    found = tallied(spark, live(journey)).as_json()["findings"]
+    assert named(found) == {(ids[10], journey.ledger.name, "lost-in-inbox", "inbox")}

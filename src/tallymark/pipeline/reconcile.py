@@ -16,7 +16,7 @@ from tallymark.pipeline.reconcilecells import Cells
 from tallymark.pipeline.reconcilecertify import copies_of, examined, open_for, reopened, spoiled
 from tallymark.pipeline.reconcilefiles import FindingFiles
 from tallymark.pipeline.reconcilefirst import FirstLook
-from tallymark.pipeline.reconcileframes import Reading, frames_of, stray_ids
+from tallymark.pipeline.reconcileframes import Reading, frames_of, read_along, stray_ids
 from tallymark.pipeline.reconcileground import Ground, TallyConfig, choose_range, look, outboxes_of
 from tallymark.pipeline.reconcilejudge import Judge
 from tallymark.pipeline.reconcilemarks import faulty, recorded, single_of, singles
@@ -151,7 +151,8 @@ class Tally:
         if self._config.until is None:
             # Positions that nobody has drawn are claimed by phantoms only.
             high = max([high, *cells.log])
-        return Reading(sorted(n for n in chosen & set(cells.numbers()) if low <= n <= high), strays, cut)
+        known = [number for number in cells.numbers() if low <= number <= high]
+        return Reading(read_along(chosen & set(known), known, rows), strays, cut)
 
     def _count(self, ground: Ground, cells: Cells, reading: Reading, report: TallyReport) -> None:
         low, high = ground.first // ground.rows, max(ground.upto - 1, 0) // ground.rows
@@ -234,15 +235,16 @@ class Tally:
             for place, offset in view.next_offsets.items():
                 begun = cells.beginning(label, view, place)
                 beginnings[place] = offset if begun is None else begun
-            known_for = (ground.view.at - view.created_at).total_seconds()
             readers[label] = Reader(
                 view.topics,
                 view.next_offsets,
                 beginnings,
-                known_for,
+                (ground.view.at - view.created_at).total_seconds(),
                 view.kept_from_ms,
                 view.ordered,
                 view.pruned,
+                frozenset(view.starts),
+                {topic: (ground.view.at - at).total_seconds() for topic, at in view.begun.items()},
             )
         return Horizon(
             readers,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -104,6 +104,16 @@ def spans_of(numbers: Sequence[int], rows: int) -> list[tuple[int, int]]:
         at = min(range(1, len(spans)), key=lambda n: spans[n][0] - spans[n - 1][1])
         spans[at - 1 : at + 1] = [(spans[at - 1][0], spans[at][1])]
     return spans
+
+
+def read_along(numbers: Collection[int], known: Collection[int], rows: int) -> list[int]:
+    """These windows, and those that lie between them in what is read: whoever is read is looked at everywhere."""
+    wanted, wider = sorted(numbers), list[int]()
+    while wanted != wider:
+        spans = spans_of(wanted, rows)
+        inside = {n for n in known if any(low <= n * rows < high for low, high in spans)}
+        wanted, wider = sorted(inside | set(wanted)), wanted
+    return wanted
 
 
 def shares(spans: Sequence[tuple[int, int]], parts: int) -> list[list[tuple[int, int]]]:

@@ -174,16 +174,21 @@ def offset_of(offsets: Mapping[tuple[str, int], int]) -> Column:
         for (topic, part), at in sorted(offsets.items())
         for each in (F.lit(f"{topic}/{part}"), F.lit(at).cast("bigint"))
     ]
-    place = F.concat_ws("/", F.col("topic"), F.col("partition").cast("string"))
-    return F.coalesce(F.try_element_at(F.create_map(*pairs), place), F.lit(0))
+    return F.coalesce(F.try_element_at(F.create_map(*pairs), _place()), F.lit(0))
 
 
 def _reached(reader: Reader) -> Column:
     from pyspark.sql import functions as F
 
-    return (F.col("station") == "log") & (
-        (F.col("offset") >= offset_of(reader.beginnings)) | (F.col("age_s") < reader.known_for_s)
-    )
+    unsaid = ~_place().isin(["/".join(map(str, place)) for place in sorted(reader.begun)])
+    known = unsaid & (F.col("age_s") < F.expr(_known_for(reader)))
+    return (F.col("station") == "log") & ((F.col("offset") >= offset_of(reader.beginnings)) | known)
+
+
+def _place() -> Column:
+    from pyspark.sql import functions as F
+
+    return F.concat_ws("/", F.col("topic"), F.col("partition").cast("string"))
 
 
 def _count(condition: str) -> str:
@@ -282,13 +287,13 @@ def _of_consumer(at: int, name: str, reader: Reader, horizon: Horizon) -> Column
     digests = "case when size(log_digests) > 0 then log_digests else row_digests end"
     texts = {
         "owed": f"reached__{at} or kept__{at} > 0 or "
-        + f"(copies = 0 and youngest < {reader.known_for_s!r}D + {_expires(horizon)})",
+        + f"(copies = 0 and youngest < {_known_for(reader)} + {_expires(horizon)})",
         "kept": f"kept__{at}",
         "altered_in_inbox": f"size({digests}) > 0 and size(array_except(inbox_digests__{at}, {digests})) > 0",
         "passed": f"passed__{at}",
         # Known only where a log starts behind it: the driver looks there again.
         "overtaken": "false",
-        "forgotten_in_inbox": f"({_dropped(reader)} or (copies = 0 and youngest >= {reader.known_for_s!r}D))",
+        "forgotten_in_inbox": f"({_dropped(reader)} or (copies = 0 and youngest >= {_known_for(reader)}))",
         **{
             each: f"{each}__{at}"
             for each in ("effects", "finished", "misapplied", "queued", "retrying", "dead", "given_up")
@@ -315,13 +320,18 @@ def _among(topics: Iterable[str]) -> str:
 
 def _expires(horizon: Horizon) -> str:
     """After how many seconds the log may drop a message of its topic."""
-    cases = " ".join(
-        f"when {quoted(topic)} then {float(after)!r}D"
-        for topic, after in sorted(horizon.expires_after_s.items())
-        if after
-    )
-    never = "cast('Infinity' as double)"
-    return f"case topic {cases} else {never} end" if cases else never
+    after = {topic: seconds for topic, seconds in horizon.expires_after_s.items() if seconds}
+    return _by_topic(after, "cast('Infinity' as double)")
+
+
+def _known_for(reader: Reader) -> str:
+    """For how many seconds a consumer has read its topic."""
+    return _by_topic(reader.read_for_s, f"{reader.known_for_s!r}D")
+
+
+def _by_topic(seconds: Mapping[str, float], otherwise: str) -> str:
+    cases = " ".join(f"when {quoted(topic)} then {float(s)!r}D" for topic, s in sorted(seconds.items()))
+    return f"(case topic {cases} else {otherwise} end)" if cases else otherwise
 
 
 def _dropped(reader: Reader) -> str:

@@ -62,14 +62,12 @@ def marks_of(history: History, horizon: Horizon) -> dict[str, tuple[Marks, dict[
     for id_ in {*rows, *copies, *kept}:
         mine = Records(rows[id_], parked[id_], copies[id_], kept[id_], done[id_], queued[id_], letters[id_])
         common = _common(mine, horizon, id_ in behind, firsts)
-        topics = {each.topic for each in mine.rows} | {each.topic for each in mine.copies}
-        topics |= {each.topic for each in mine.kept}
         found[id_] = (
             Marks(**common),
             {
                 name: _at_consumer(name, reader, id_, mine, common, horizon, (name, id_) in overtaken)
                 for name, reader in horizon.readers.items()
-                if reader.topics & topics
+                if reader.topics & mine.topics
             },
         )
     return found
@@ -86,6 +84,11 @@ class Records:
     done: Sequence[Done]
     queued: Sequence[Queued]
     letters: Sequence[Letter]
+
+    @property
+    def topics(self) -> set[str]:
+        kept = {each.topic for each in self.kept}
+        return {each.topic for each in self.rows} | {each.topic for each in self.copies} | kept
 
 
 def _common(
@@ -137,8 +140,10 @@ def _at_consumer(
     reached = [
         c
         for c in mine.copies
-        if c.offset >= reader.beginnings.get((c.topic, c.partition), 0) or c.age_s < reader.known_for_s
+        if c.offset >= reader.beginnings.get((c.topic, c.partition), 0)
+        or ((c.topic, c.partition) not in reader.begun and c.age_s < reader.known_for(c.topic))
     ]
+    known_for = reader.known_for(max(mine.topics, default=""))
     youngest = min((row.age_s for row in mine.rows), default=0.0)
     gone = not mine.copies
     # Where retention goes by size, nobody knows how long.
@@ -146,7 +151,7 @@ def _at_consumer(
     return Marks(
         **common,
         # What the log had dropped before there was a consumer is not owed to it.
-        owed=bool(reached or kept or (gone and youngest < reader.known_for_s + expires)),
+        owed=bool(reached or kept or (gone and youngest < known_for + expires)),
         kept=len(kept),
         altered_in_inbox=bool(digests) and bool({each.digest for each in kept} - digests),
         passed=bool(reached)
@@ -157,7 +162,7 @@ def _at_consumer(
             for row in mine.rows
             if row.partition is not None
         ),
-        forgotten_in_inbox=_dropped(id_, mine, reader) or (gone and youngest >= reader.known_for_s),
+        forgotten_in_inbox=_dropped(id_, mine, reader) or (gone and youngest >= known_for),
         effects=sum(each.outcome == ApplicationOutcome.APPLIED for each in done),
         finished=len(done),
         misapplied=misapplied,

@@ -98,7 +98,8 @@ class Letter:
 class Reader:
     """A consumer: its topics, how far it has come, where it began, and from when on its inbox knows what it kept.
 
-    What lies before its beginning in a partition is not owed to it, unless it was logged since the consumer is known.
+    What lies before its beginning in a partition is not owed to it. Where that was not written down, it is told by what
+    was kept, and what was logged since the consumer is known is owed all the same.
     """
 
     topics: frozenset[str]
@@ -110,6 +111,13 @@ class Reader:
     ordered: frozenset[str] = frozenset()
     # Topics of which the inbox has dropped messages whose ids carry no time.
     pruned: frozenset[str] = frozenset()
+    # Places of which its beginning was written down.
+    begun: frozenset[Place] = frozenset()
+    # Topics that it began to read later than it was made: for how long it has.
+    read_for_s: Mapping[str, float] = field(default_factory=dict)
+
+    def known_for(self, topic: str) -> float:
+        return self.read_for_s.get(topic, self.known_for_s)
 
 
 @dataclass(frozen=True, slots=True)

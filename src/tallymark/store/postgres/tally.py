@@ -63,6 +63,8 @@ class ConsumerView:
     next_offsets: dict[Place, int] = field(default_factory=dict)
     # Where it began in each partition, as far as that was written down.
     starts: dict[Place, int] = field(default_factory=dict)
+    # When it began with each topic, where that was written down: at the first of its partitions.
+    begun: dict[str, datetime] = field(default_factory=dict)
     # Its positions are in Kafka: it has kept messages, and nothing here says what it has passed.
     placeless: bool = False
     queued: list[Queued] = field(default_factory=list)
@@ -224,10 +226,12 @@ class TallyConsumers(_Reads):
                     placeless=name in placeless,
                     pruned=frozenset(topic for owner, topic in pruned if owner == name),
                 )
-                for owner, topic, part, offset, start in positions:
+                for owner, topic, part, offset, start, begun in positions:
                     if owner == name:
                         view.next_offsets[topic, part] = offset
                         view.starts.update({} if start is None else {(topic, part): start})
+                        at = begun or created_at
+                        view.begun[topic] = min(at, view.begun.get(topic, at))
                 found[name] = view
             if not unfinished:
                 return list(found.values())

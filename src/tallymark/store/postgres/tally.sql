@@ -74,7 +74,7 @@ select c.name, c.topics, c.created_at, i.kept_from, c.unordered
   from {schema}.consumers c, {schema}.inbox_identity i where c.retired_at is null order by c.name
 
 -- name: positions
-select consumer, topic, partition, next_offset, start_offset from {schema}.positions where retired_at is null
+select consumer, topic, partition, next_offset, start_offset, begun_at from {schema}.positions where retired_at is null
 
 -- name: placeless
 -- Consumers whose positions are in Kafka, as they say, or as is told by messages from the log without a position.

@@ -70,6 +70,7 @@ def consumers_of(said: Mapping[str, Any], database: str) -> list[ConsumerView]:
             next_offsets={(topic, part): offset for topic, part, offset in given["next_offsets"]},
             # Snapshots of earlier versions do not say.
             starts={(topic, part): offset for topic, part, offset in given.get("starts", ())},
+            begun={topic: datetime.fromisoformat(at) for topic, at in given.get("begun", ())},
             placeless=given.get("placeless", False),
             queued=[Queued(**row) for row in given["queued"]],
             letters=[Letter(**row) for row in given["letters"]],
@@ -106,6 +107,7 @@ def _of_consumer(view: ConsumerView) -> dict[str, Any]:
         "unordered": None if view.unordered is None else sorted(view.unordered),
         "next_offsets": [[*place, offset] for place, offset in view.next_offsets.items()],
         "starts": [[*place, offset] for place, offset in view.starts.items()],
+        "begun": [[topic, at.isoformat()] for topic, at in view.begun.items()],
         "placeless": view.placeless,
         "queued": [dataclasses.asdict(row) for row in view.queued],
         "letters": [dataclasses.asdict(row) for row in view.letters],
