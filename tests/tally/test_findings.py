@@ -40,6 +40,13 @@ def test_what_the_outbox_has_dropped_is_over() -> None:
     assert not scope.covers(finding(position=None, consumer=""))
 
 
+def test_what_was_to_be_sent_later_is_looked_at_by_every_run_over_all() -> None:
+    overdue = finding(position=None, consumer="", stage=Stage.RELAY)
+    assert Scope(100, 199, delayed=True).covers(overdue)
+    assert not Scope(100, 199).covers(overdue)
+    assert not Scope(100, 199, delayed=True).covers(replace(overdue, verdict=Verdict.FOREIGN))
+
+
 def test_first_and_last_seen() -> None:
     kept = merged([], [finding("a"), finding("b")], ALL, run="one", at=MONDAY)
     assert kept == [KeptFinding(finding(each), "one", MONDAY, MONDAY, None) for each in ("a", "b")]

@@ -18,6 +18,7 @@ from tests.leaders import wait_for_markers
 from tests.promises.test_p6_sabotage import produce
 from tests.tally.ground import Journey, named
 from tests.tally.test_snapshots import live, tallied
+from tests.waiting import wait_for
 
 
 def verified(spark: Any, journey: Journey) -> Verification:
@@ -165,3 +166,29 @@ def test_nothing_is_owed_to_a_consumer_of_what_was_logged_before_it_began_at_the
     journey.on_ledger("delete from tallymark.inbox where id = %s", ids[10])
     found = tallied(spark, live(journey)).as_json()["findings"]
     assert named(found) == {(ids[10], journey.ledger.name, "lost-in-inbox", "inbox")}
+
+
+def test_what_was_to_be_sent_later_and_no_relay_has_moved_is_late(spark: Any, journey: Journey) -> None:
+    journey.add(["alice", "bob"])
+    journey.send()
+    journey.receive()
+    # Overdue for an hour; due for a moment; due in an hour.
+    overdue, due, later = (str(new_id()) for _ in range(3))
+    for id_, due_at in ((overdue, "- interval '1 hour'"), (due, ""), (later, "+ interval '1 hour'")):
+        journey.on_bank(
+            "insert into tallymark.delayed (id, due_at, topic, key)"
+            f" values (%s, clock_timestamp() {due_at}, %s, 'alice')",
+            *(id_, journey.bank.topic),
+        )
+    (found,) = tallied(spark, live(journey), keep=True).as_json()["findings"]
+    assert (found["id"], found["stage"], found["verdict"]) == (overdue, "relay", "late")
+    assert "no relay has moved it" in found["evidence"]
+    with journey.bank.relay():
+        wait_for(
+            lambda: journey.on_bank("select count(*) from tallymark.delayed") == [(1,)],
+            what="what is due is in the outbox",
+        )
+    journey.send()
+    journey.receive()
+    assert not tallied(spark, live(journey), keep=True).as_json()["findings"]
+    assert not Findings(journey.bank.url).listed()

@@ -71,6 +71,8 @@ def test_the_verdict_says_how_far_it_came() -> None:
     assert verdict(Records([added], outboxes_asked=1), after=61) is Verdict.LATE
     later = WrittenRow("bank", None, "transfers", b"alice", None, at(0), due_at=at(3600))
     assert verdict(Records([later], outboxes_asked=1), after=61) is Verdict.PENDING
+    overdue = WrittenRow("bank", None, "transfers", b"alice", None, at(-7200), due_at=at(0))
+    assert verdict(Records([overdue], outboxes_asked=1), after=61) is Verdict.LATE
     sent = Records([SENT], consumers=[LEDGER], outboxes_asked=1)
     assert verdict(sent) is Verdict.PENDING
     assert verdict(sent, after=61) is Verdict.LATE

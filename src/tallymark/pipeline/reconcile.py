@@ -24,7 +24,7 @@ from tallymark.pipeline.reconcileplain import plain
 from tallymark.pipeline.reconcileports import OutboxSide, Stations
 from tallymark.pipeline.reconcilesources import explained
 from tallymark.tally.certificates import ACCOUNTED, Statement
-from tallymark.tally.findings import Finding, Scope
+from tallymark.tally.findings import Finding, Scope, overdue
 from tallymark.tally.records import Horizon, Reader
 from tallymark.tally.report import TallyReport
 
@@ -102,6 +102,7 @@ class Tally:
             self._config.topics or None,
             consumers,
             whole=whole,
+            delayed=not self._config.filtered,
             lowest=ground.view.outbox_from,
         )
         run = uuid.uuid4()
@@ -177,6 +178,10 @@ class Tally:
         self, ground: Ground, cells: Cells, reading: Reading, report: TallyReport
     ) -> Iterator[Finding]:
         """The second look."""
+        for finding in self._overdue(ground):
+            report.judged(finding.verdict)
+            report.add(ground.view.outbox_id, finding)
+            yield finding
         if not reading.numbers:
             return
         self._progress(f"{ground.name}: single messages of {len(reading.numbers)} windows")
@@ -216,6 +221,15 @@ class Tally:
         finally:
             for frame in (looked, seen, rows):
                 frame.unpersist()
+
+    def _overdue(self, ground: Ground) -> Iterator[Finding]:
+        """What has no position yet, and should have had one for longer than the limit."""
+        config, limit = self._config, ground.view.at - self._config.late_after
+        for each in ground.view.overdue:
+            asked = not config.topics or each.topic in config.topics
+            since = config.since is None or config.since <= each.due_at
+            if asked and since and each.due_at <= min(limit, config.until or limit):
+                yield overdue(each.id, each.topic, each.key, each.due_at)
 
     def _spoiling(self, ground: Ground, found: Iterable[Finding], bad: set[int]) -> Iterator[Finding]:
         """What is found goes by; windows that it speaks of are `bad`, where no term of an equation accounts for it."""

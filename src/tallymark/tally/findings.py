@@ -76,6 +76,8 @@ class Scope:
     consumers: Sequence[str] | None = None
     # All of the log and all consumers.
     whole: bool = False
+    # All that was to be sent later: it has no position yet.
+    delayed: bool = False
     # What lies below is dropped from the outbox: nobody will ever know more of it.
     lowest: int = 0
 
@@ -91,8 +93,10 @@ class Scope:
             if not finding.consumer and finding.stage is Stage.INBOX:
                 # Only an inbox told it, perhaps that of a consumer who was not asked.
                 return False
-        # Without a position (a foreign hand's): only where all was looked at.
-        return self.whole if finding.position is None else self.first <= finding.position <= self.last
+        if finding.position is None:
+            # A foreign hand's: only where all was looked at.
+            return self.whole or (self.delayed and finding.verdict is Verdict.LATE)
+        return self.first <= finding.position <= self.last
 
 
 def merged(
@@ -119,6 +123,12 @@ def merged(
         if dropped or each.last_seen <= at:
             kept[name] = replace(each, over_at=at)
     return list(kept.values())
+
+
+def overdue(id: str, topic: str, key: bytes | None, due_at: datetime) -> Finding:
+    """It was to be sent later, and that is over."""
+    said = f"it was due at {due_at.isoformat(timespec='seconds')}, and no relay has moved it into the outbox"
+    return Finding(id, key, topic, None, None, None, "", Stage.RELAY, Verdict.LATE, said)
 
 
 def evidence(verdict: Verdict, stage: Stage, marks: Marks, consumer: str = "") -> str:

@@ -228,7 +228,8 @@ def _deeds(records: Records) -> Iterator[TraceEvent]:
 def _verdict(records: Records, now: datetime, late_after: timedelta) -> Verdict:
     rows = [row for row in records.written if row.position is not None]
     if records.written and not rows:
-        return Verdict.PENDING
+        due = min(row.due_at or now for row in records.written)
+        return Verdict.LATE if now - due > late_after else Verdict.PENDING
     sent = sum(row.batch_state == BatchState.SENT or row.parked == ParkedState.SENT for row in rows)
     held = sum(row.parked in (ParkedState.FAILED, ParkedState.WAITING, ParkedState.RETRYING) for row in rows)
     gone = sum(row.parked == ParkedState.DISCARDED for row in rows)

@@ -76,6 +76,7 @@ class Findings:
                     "topics": None if scope.topics is None else list(scope.topics),
                     "consumers": None if scope.consumers is None else list(scope.consumers),
                     "whole": scope.whole,
+                    "delayed": scope.delayed,
                     "lowest": scope.lowest,
                 },
             )

@@ -24,7 +24,8 @@ on conflict (id, verdict, consumer) do update
  where greatest(f.last_seen, f.over_at) <= excluded.last_seen
 
 -- name: over
--- What this run looked at and did not find again. Without a position (a foreign hand's): only where all was looked at.
+-- What this run looked at and did not find again. Without a position (a foreign hand's, or to be sent later): only where
+-- all of those were looked at.
 -- Not what a run has seen that looked later, and was done before: of two the later look counts, not the later end.
 -- What only an inbox told, for all consumers: not where some of them were not asked.
 -- And what the outbox has dropped: it can be neither mended nor found again, by any run.
@@ -34,7 +35,8 @@ update {schema}.findings set over_at = %(at)s::timestamptz
         or last_seen <= %(at)s::timestamptz
        and (%(topics)s::text[] is null or topic = any(%(topics)s::text[]))
        and (%(consumers)s::text[] is null or consumer = any(%(consumers)s::text[]) and (consumer <> '' or stage <> 'inbox'))
-       and (position >= %(first)s and position <= %(last)s or position is null and %(whole)s))
+       and (position >= %(first)s and position <= %(last)s
+            or position is null and (%(whole)s or %(delayed)s and verdict = 'late')))
 
 -- name: end
 update {schema}.tallies set ended_at = clock_timestamp(), summary = %(summary)s::json where run = %(run)s

@@ -29,6 +29,18 @@ from tallymark.tally.windows import Frontier
 
 # So much of each queue, and of dead letters, is held in memory: a few hundred bytes each.
 UNFINISHED = 1_000_000
+# So many that are overdue are named.
+OVERDUE = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Delayed:
+    """A message that was added to be sent later, and has no position yet."""
+
+    id: str
+    topic: str
+    key: bytes | None
+    due_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +59,8 @@ class ProducerView:
     # Positions of what was sent again, of the rows that they copy, and the id of both.
     resends: list[tuple[int, int, str]]
     at: datetime
+    # What was due by then, and is not in the outbox yet; the longest overdue first.
+    overdue: list[Delayed] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +161,7 @@ class TallyProducer(_Reads):
                 topics=topics,
                 resends=[(position, of, id_) for position, of, id_ in rows("resends")],
                 at=at,
+                overdue=[Delayed(*row) for row in rows("overdue", {"at": at, "limit": OVERDUE})],
             )
 
     def outbox_id(self) -> str:

@@ -39,6 +39,10 @@ select id::text, position, state, topic from {schema}.parked
 -- name: resends
 select position, of_position, id::text from {schema}.resends
 
+-- name: overdue
+-- What was to be sent later and is due: the relay moves it into the outbox, and only then has it a position.
+select id::text, topic, key, due_at from {schema}.delayed where due_at <= %(at)s order by due_at limit %(limit)s
+
 -- name: topics
 select topic, topic_id, partitions from {schema}.topics
 

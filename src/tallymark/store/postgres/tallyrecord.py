@@ -12,6 +12,7 @@ from typing import Any
 
 from tallymark.store.postgres.tally import (
     ConsumerView,
+    Delayed,
     ProducerView,
     TallyConsumers,
     TallyProducer,
@@ -51,6 +52,10 @@ def producer_of(said: Mapping[str, Any]) -> ProducerView | None:
         # Snapshots of earlier versions do not say whose positions they are.
         resends=[(position, of, id_[0] if id_ else "") for position, of, *id_ in given["resends"]],
         at=datetime.fromisoformat(given["at"]),
+        overdue=[
+            Delayed(id_, topic, None if key is None else bytes.fromhex(key), datetime.fromisoformat(due_at))
+            for id_, topic, key, due_at in given.get("overdue", ())
+        ],
     )
 
 
@@ -95,6 +100,10 @@ def _of_producer(view: ProducerView) -> dict[str, Any]:
         "topics": [[topic, *rest] for topic, rest in view.topics.items()],
         "resends": [list(each) for each in view.resends],
         "at": view.at.isoformat(),
+        "overdue": [
+            [each.id, each.topic, None if each.key is None else each.key.hex(), each.due_at.isoformat()]
+            for each in view.overdue
+        ],
     }
 
 
