@@ -75,10 +75,8 @@ class LaneProducers:
         """Nothing of the open transaction remains: a new producer aborts it when it fences this one.
 
         A client that had a message refused may take its whole time-out to abort, and counts on from the refused one.
-        The old one is kept while the new one makes its round trips, or fails to: librdkafka ends the whole process
-        (assertion txn_req_cnt > 0) where a client is destroyed that waits for an answer to AddPartitionsToTxn.
+        The old one is kept while the new one makes its round trips, or fails to: it may be waiting for an answer.
         """
-        self.close()
         seat = self._seats[0]
         self._retired, seat.producer = seat.producer, Producer(self._profile(seat.id))
         fencing.fence(seat.producer, self.patience)
@@ -91,9 +89,16 @@ class LaneProducers:
         )
 
     def close(self) -> None:
-        # What is still queued must not be sent by a producer that nobody listens to any more. One that was fenced
-        # says so here once more (flushing, as a SystemError): whoever closes it knows already.
+        """What is still queued must not be sent by a producer that nobody listens to any more.
+
+        In a transaction that is never committed it may: nobody reads it, and the next producer of the lane fences this
+        one. There it must not be purged: purging fails the transaction, and librdkafka ends the whole process
+        (assertion txn_req_cnt > 0) over an answer to AddPartitionsToTxn that comes for one that has failed.
+        """
+        if self._settings.policy.transactional:
+            return
         for seat in self._seats:
+            # Flushing, a fatal error comes as a SystemError: whoever closes it knows already.
             with suppress(KafkaException, SystemError):
                 seat.producer.purge()
                 seat.producer.flush(0)

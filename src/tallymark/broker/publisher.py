@@ -167,6 +167,9 @@ class KafkaPublisher:
         self._producers.patience.hurry(within_s)
 
     def close(self) -> None:
+        self._producers.patience.hurry(
+            0.0
+        )  # a commit under way in another thread is in doubt, and not waited for
         self._producers.close()
 
     # Producing
@@ -271,7 +274,7 @@ class KafkaPublisher:
         self._produce(probe, careful=True)
         self._hear(probe, enough=_causes)
         seen = _causes(probe)
-        self._producers.renew()  # what it purges is reported as failed too, and is not
+        self._producers.renew()  # what was still on its way is not waited for
         probe.failures = seen
         return probe
 
