@@ -83,6 +83,14 @@ def test_ending_the_transaction_is_refused_and_named(
         'select E\'\\\'; \', "a;b" from (select 1 as "a;b") t; end',
         "/* a /* b */ c */ commit",
         "select 1; /* ' */ commit; -- '",
+        "set role pg_monitor",
+        "SET LOCAL ROLE pg_monitor",
+        "set session role pg_monitor",
+        "select 1; reset role",
+        "set session authorization default",
+        "reset session authorization",
+        "set transaction read only",
+        "set session characteristics as transaction read only",
     ],
 )
 def test_statements_that_end_the_transaction_are_refused_and_named(
@@ -103,6 +111,9 @@ def test_statements_that_end_the_transaction_are_refused_and_named(
         "select 'a'; /* ; commit */ select 1 -- ; commit",
         "select case when true then 1 end; select E'\\'; commit'",
         "create or replace function f() returns integer begin atomic; select 1; end",
+        "set local lock_timeout = '5s'",
+        "set constraints all immediate",
+        "set session lock_timeout = '0'",
     ],
 )
 def test_other_statements_are_not(any_store: PostgresInboxStore, ledger: str, statement: str) -> None:

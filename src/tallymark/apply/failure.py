@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 from tallymark.apply.decoding import DecodeFailed
 from tallymark.errors import OutcomeUnknown, Stale, TallymarkError, Unreachable, UsageError, text_of
-from tallymark.inbox.ports import Failed, Queued
+from tallymark.inbox.ports import Failed, Queued, TransactionSpoilt
 from tallymark.observe.masking import mask
 from tallymark.policy import Backoff
 
@@ -30,6 +30,8 @@ _LINE_LENGTH = 1_000
 _TRANSIENT = ("40001", "40P01")
 # The server is going away, or ended a session that was idle for too long.
 _GONE = ("57P01", "57P02", "57P03", "57P05", "25P03")
+# No connection, no room, the system's own errors: no handler brings them about.
+_NO_HANDLERS = ("08", "53", "58")
 # Connection, transaction state, resources, limits, object state, operator intervention, system, internal.
 _SERVERS_OWN = ("08", "25", "53", "54", "55", "57", "58", "XX")
 
@@ -78,6 +80,18 @@ def is_deferred_violation(error: BaseException) -> bool:
         return False
     # A constraint trigger may raise whatever it likes; but not what means that the server is in trouble.
     return code not in _TRANSIENT and code[:2] not in _SERVERS_OWN
+
+
+def is_spoilt(error: BaseException) -> bool:
+    """Whether a transaction that handlers had used failed by itself, on a database that is there and answers.
+
+    By what a handler has set in it (a role, read only, a time-out) or left for its commit: it will fail again, and
+    waiting for the database, which is well, would be for ever.
+    """
+    if isinstance(error, TallymarkError):
+        return isinstance(error, TransactionSpoilt)
+    code = sqlstate_of(error)  # a commit's, for all others are told in our words
+    return code is not None and code not in (*_TRANSIENT, *_GONE) and code[:2] not in _NO_HANDLERS
 
 
 def failed(

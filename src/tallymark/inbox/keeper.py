@@ -6,6 +6,8 @@
 - Deadlock, serialization failure: run again in halves; nobody's attempt is counted (pitfall 27).
 - Another owner has come: what was read for that place is dropped; the rest of the batch runs again.
 - The connection was lost: the outcome is unknown. The position says whether it committed: read, never guessed.
+- Our own statements fail after a handler has used the transaction (a role, read only, a time-out that it has set): as
+  if the session was lost.
 - The database is away: wait, for as long as it takes. Nothing is skipped.
 """
 
@@ -20,7 +22,7 @@ from dataclasses import dataclass
 
 from tallymark.apply.applied import SessionLost
 from tallymark.apply.applier import Applied, Applier, HandlerFailed, HandlerHung, TransactionBroken
-from tallymark.apply.failure import Verdict, is_deferred_violation, verdict_of
+from tallymark.apply.failure import Verdict, is_deferred_violation, is_spoilt, verdict_of
 from tallymark.apply.watch import Watch
 from tallymark.crashpoint import reached
 from tallymark.errors import OutcomeUnknown
@@ -46,7 +48,7 @@ class _Tries:
     """What was met so far in keeping what is at hand."""
 
     careful: bool
-    # In a row: errors that were waited out, deadlocks of one message alone, connections lost in mid-transaction.
+    # In a row: errors that were waited out, deadlocks of one message alone, transactions lost or spoilt midway.
     waited: int = 0
     transient: int = 0
     lost: int = 0
@@ -145,20 +147,22 @@ class Keeper:
             outcome.reruns += 1
             return [part]
         tries.waited += 1
+        self.store.close()  # a SET without LOCAL, committed with an earlier batch, would outlive it
         self._wait_out(error, tries.waited)
-        if verdict is not Verdict.LOST:
+        spoilt = is_spoilt(error)
+        if verdict is not Verdict.LOST and not spoilt:
             return [part]
         if self._settler.settled(part, moves, outcome):
             return []
         # Lost on the way, and not for want of a database: something may end what takes long (transaction_timeout).
-        tries.lost += isinstance(error, OutcomeUnknown)
+        tries.lost += spoilt or isinstance(error, OutcomeUnknown)
         if tries.lost > 1 and len(part.messages) > 1:
             tries.lost = 1  # counted anew, for it may stand alone now
             return part.halves()
         if tries.lost > PATIENCE and part.messages:
-            # It costs its session every time: a failed attempt, or nothing behind it would ever be kept.
+            # It costs its transaction every time: a failed attempt, or nothing behind it would ever be kept.
             message = part.messages[0]
-            self.suspects[message.source, message.id] = SessionLost.of(tries.lost)
+            self.suspects[message.source, message.id] = error if spoilt else SessionLost.of(tries.lost)
             tries.careful = True
         return [part]
 

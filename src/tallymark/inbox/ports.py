@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple, Protocol
 
-from tallymark.errors import Stale
+from tallymark.errors import Problem, Stale
 from tallymark.lifecycle import ApplicationOutcome, OwnerKind
 
 # A topic and one of its partitions.
@@ -166,6 +166,10 @@ class StalePositions(Stale):
         self.places = frozenset(places)
         named = ", ".join(f"{topic}/{partition}" for topic, partition in sorted(self.places))
         super().__init__(f"another owner has taken {named}: this write changed nothing")
+
+
+class TransactionSpoilt(Problem):
+    """A statement of the inbox's own was refused in a transaction that a handler had used: nobody knows whose doing."""
 
 
 class InboxTx(Protocol):

@@ -17,7 +17,7 @@ from datetime import datetime
 
 from tallymark.apply.applied import SessionLost
 from tallymark.apply.applier import Applied, Applier, HandlerFailed, HandlerHung, TransactionBroken
-from tallymark.apply.failure import Verdict, is_deferred_violation, verdict_of
+from tallymark.apply.failure import Verdict, is_deferred_violation, is_spoilt, verdict_of
 from tallymark.apply.watch import Watch
 from tallymark.crashpoint import reached
 from tallymark.errors import OutcomeUnknown
@@ -25,7 +25,7 @@ from tallymark.inbox.config import InboxConfig
 from tallymark.inbox.keeper import PATIENCE
 from tallymark.inbox.obituary import tell
 from tallymark.inbox.ports import ClaimBounds, InboxStore, InboxTx, Queued, Received
-from tallymark.inbox.salvage import Salvage, name_of
+from tallymark.inbox.salvage import Name, Salvage, name_of
 from tallymark.observe.retrying import told_again
 
 log = logging.getLogger("tallymark.inbox")
@@ -55,7 +55,9 @@ class Noticed:
     """What the workers of one process tell each other: each of them may have the key next."""
 
     # Messages that hung or ended their transaction, with what was seen.
-    suspects: dict[tuple[str, object], Exception | None] = field(default_factory=dict)
+    suspects: dict[Name, Exception | None] = field(default_factory=dict)
+    # How often a message, claimed alone, has cost its transaction: one worker's luck with others is no comfort to it.
+    lost: dict[Name, int] = field(default_factory=dict)
     # Keys whose messages took long: each is claimed with no other.
     slow: set[int] = field(default_factory=set)
 
@@ -82,6 +84,7 @@ class Worker:
         self._stop = stop
         self._held_back = held_back
         self._suspects = noticed.suspects
+        self._lost = noticed.lost
         self._slow = noticed.slow
         self._note = note
         # Each begins its round somewhere else, so that workers do not run after each other.
@@ -91,7 +94,7 @@ class Worker:
         self._claimed: Sequence[Queued] = ()
         self._mark: str | None = None
         self._careful = self._patience_over = False
-        self._transient = self._lost = 0
+        self._transient = 0
 
     def run(self, woken: threading.Condition) -> None:
         """Rounds until told to stop; waits where there is nothing to do."""
@@ -107,6 +110,7 @@ class Worker:
                 if self.watch.is_abandoned():
                     break
                 attempt += 1
+                self.store.close()  # a SET without LOCAL, committed with an earlier claim, would outlive it
                 self._wait_out(error, attempt)
                 continue
             if done is None:
@@ -165,9 +169,10 @@ class Worker:
         # Only now: what failed is claimed again, at the same place.
         self._after = claim.after if self._after == before else self._after
         self._careful = self._patience_over = False
-        self._transient = self._lost = 0
+        self._transient = 0
         for queued in (*applied.done, *(each.queued for each in applied.failed)):
             self._suspects.pop(name_of(queued.message), None)
+            self._lost.pop(name_of(queued.message), None)
         alone = {row.key_hash for row in claim.rows} <= self._slow
         self._note_slow(claim.rows)
         if not alone:  # one slow key says nothing of how many others fit
@@ -188,8 +193,8 @@ class Worker:
                 True  # a constraint that is checked at the commit: after each message it says whose it is
             )
             return True
-        if self._claimed and isinstance(error, OutcomeUnknown):
-            self._note_lost()
+        if self._claimed and (isinstance(error, OutcomeUnknown) or is_spoilt(error)):
+            self._note_lost(error)
             return True
         if verdict_of(error) is not Verdict.TRANSIENT:
             return False
@@ -201,12 +206,16 @@ class Worker:
             self._patience_over = True
         return True
 
-    def _note_lost(self) -> None:
-        """The session was lost in mid-claim: by a server that went down, or by a message that costs it every time."""
-        self._lost = self._lost + 1 if len(self._claimed) == 1 else 0
+    def _note_lost(self, error: Exception) -> None:
+        """The session or its transaction was lost in mid-claim: by a server that went down, or by one message's doing."""
+        self.store.close()
         self._rows = max(1, self._rows // 2)
-        if self._lost > PATIENCE:
-            self._suspects[name_of(self._claimed[0].message)] = SessionLost.of(self._lost)
+        if len(self._claimed) > 1:
+            return
+        name = name_of(self._claimed[0].message)
+        self._lost[name] = times = self._lost.get(name, 0) + 1
+        if times > PATIENCE:
+            self._suspects[name] = error if is_spoilt(error) else SessionLost.of(times)
 
     def suspect(self, messages: Sequence[Queued], reason: str) -> None:
         """These hung in another thread: begin with their key; one counts as a failed attempt, a list is tried apart."""

@@ -1,4 +1,4 @@
-"""By what a statement begins or ends a transaction, wherever in its text that stands. Pure.
+"""By what a statement begins or ends a transaction, or changes whose it is, wherever in its text that stands. Pure.
 
 Strings, quoted names, dollar quotes and comments are taken out first: what stands in them is no command, and what
 stands behind them is. ROLLBACK TO a savepoint is the handler's own affair.
@@ -11,7 +11,9 @@ from functools import lru_cache
 
 _CONTROL = re.compile(
     r"(?:^|;)\s*(commit|end|rollback(?!\s+(?:work\s+|transaction\s+)?to\b)|abort|begin|start\s+transaction"
-    r"|prepare\s+transaction)\b",
+    r"|prepare\s+transaction"
+    r"|set\s+(?:(?:local|session)\s+)?(?:role|transaction|session\s+authorization)|set\s+session\s+characteristics"
+    r"|reset\s+(?:role|session\s+authorization))\b",
     re.IGNORECASE,
 )
 # What hides commands, or what looks like one. Where its end is missing it goes on to the end of the text.
@@ -32,7 +34,7 @@ _LONG = 8_192
 
 
 def control_word(text: str) -> str | None:
-    """By what a statement begins or ends a transaction; None where it does not."""
+    """By what a statement begins or ends a transaction, or sets its role or its kind; None where it does not."""
     return _remembered(text) if len(text) <= _LONG else _found(text)
 
 

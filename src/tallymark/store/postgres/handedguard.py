@@ -1,4 +1,4 @@
-"""What a handler may not do with the transaction that it works in: commit, roll back, close or begin.
+"""What a handler may not do with the transaction that it works in: commit, roll back, close, begin, change its role.
 
 Each attempt raises a UsageError that names it, because effect, mark and position would no longer share one fate. What
 got past that is noticed afterwards, as TransactionEnded. Savepoints are the handler's own affair.
@@ -29,12 +29,17 @@ def refuse(what: str) -> NoReturn:
 
 
 def refuse_control(query: object, prefix: str) -> None:
-    """Refuse a statement that begins or ends a transaction."""
+    """Refuse a statement that begins or ends a transaction, or sets its role or its kind."""
     if isinstance(query, bytes):
         query = query.decode("utf-8", "replace")
     elif isinstance(query, Composable):
         query = query.as_string()
     if isinstance(query, str) and (word := control_word(query)):
+        if word.startswith(("SET", "RESET")):
+            raise UsageError(
+                f'handler called {prefix}("{word}"): it holds for what the inbox writes in the same transaction, too',
+                remedy="let a function with SECURITY DEFINER, owned by the other role, do what needs that role",
+            )
         refuse(f'{prefix}("{word}")')
 
 

@@ -29,6 +29,7 @@ from tallymark.inbox.ports import (
     Queued,
     Received,
     StalePositions,
+    TransactionSpoilt,
 )
 from tallymark.store.postgres.connection import Connection, explain, is_gone, place_of
 from tallymark.store.postgres.deadcopy import DeadCopies
@@ -41,6 +42,8 @@ from tallymark.store.queries import load
 
 # Deadlock, serialization failure: whoever runs the batch reruns it, and knows them by their code.
 _TRANSIENT = ("40P01", "40001")
+# No room, the system's own errors: no handler brings them about.
+_SERVERS_OWN = ("53", "58")
 # How often another owner's commit may come between our look and our COPY.
 _TRIES = 5
 # From the first position moved until the commit: see advance in inbox.sql.
@@ -79,12 +82,12 @@ class PostgresInboxTx:
             else DeadCopies(connection, self._sql, consumer=consumer, topic=dead_letter_topic)
         )
         self._queue = Queue(connection, schema=schema, consumer=consumer)
-        self._written = False
+        self._written = self._handed = False
         self._kept: Counter[Place] = Counter()
 
     @property
     def handed(self) -> Any:
-        self._written = True  # who knows what a handler does with it
+        self._written = self._handed = True  # who knows what a handler does with it
         with self._ours():
             return self._hands.handed
 
@@ -298,7 +301,13 @@ class PostgresInboxTx:
                     remedy="it is older than what is kept, and so cannot be told from one applied before, or lies too "
                     "far ahead: such messages are for quarantine",
                 ) from error
-            raise explain(error, self._url) from error
+            explained = explain(error, self._url)
+            if self._handed and (error.sqlstate or "")[:2] not in _SERVERS_OWN:
+                raise TransactionSpoilt(
+                    f"what the inbox itself writes failed after a handler had used the transaction: {explained}",
+                    remedy="look at what handlers set in it (a role, read only, a time-out): it holds for all after it",
+                ) from error
+            raise explained from error
 
     def _refuse_lost(self, error: psycopg.Error) -> None:
         if is_gone(error) or self._connection.closed:
