@@ -10,7 +10,7 @@ import pytest
 
 from tallymark.errors import OutcomeUnknown, UsageError
 from tallymark.store.postgres.inboxstore import PostgresInboxStore, application_of
-from tests.inbox_store.conftest import MakeStore, query
+from tests.inbox_store.conftest import MakeStore, instance, query
 from tests.inbox_store.handing import PAY, handle, pay, run, state
 from tests.outbox.callers import django_connection
 
@@ -78,6 +78,38 @@ def test_sessions_are_known_by_their_owner_and_can_be_ended(
         store.end_sessions(["host:1:another"])
         pay(tx)
         store.end_sessions(["host:1:t0ken"])
+        with psycopg.connect(ledger) as successor:
+            successor.execute("set lock_timeout = '8s'")
+            successor.execute(PAY)
+
+    with pytest.raises(OutcomeUnknown):
+        handle(theirs, be_ended)
+    assert state(ledger) == (0, 95)
+    if connection is not None:
+        connection.close()
+
+
+def test_those_that_say_nothing_any_more_lose_what_they_have_begun(
+    kind: str, ledger: str, make_store: MakeStore, store: PostgresInboxStore
+) -> None:
+    """Deferred workers hold keys and rows without a partition: nobody takes over from them, and ends them by that."""
+    connection = django_connection(ledger) if kind == "django" else None
+    theirs = make_store(tx=kind, application=f"{application_of('host:1:t0ken')}, ledger worker")
+    store.enlist(instance("host:1:t0ken"), 60)
+    store.enlist(instance("host:2:me"), 60)
+    lapsed = (
+        "update tallymark.instances set seen_until = clock_timestamp() - %s * interval '1 s' where owner = %s"
+    )
+
+    def be_ended(tx: Any) -> None:
+        pay(tx)
+        assert store.end_lapsed("host:2:me") == 0, "it lives"
+        query(ledger, lapsed, [60, "host:1:t0ken"])
+        assert store.end_lapsed("host:2:me") == 0, "it lives: it has begun this since"
+        query(ledger, lapsed, [0, "host:1:t0ken"])
+        assert make_store("another").end_lapsed("host:2:me") == 0, "not this consumer's"
+        assert store.end_lapsed("host:1:t0ken") == 0, "oneself"
+        assert store.end_lapsed("host:2:me") == 1
         with psycopg.connect(ledger) as successor:
             successor.execute("set lock_timeout = '8s'")
             successor.execute(PAY)

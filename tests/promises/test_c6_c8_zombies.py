@@ -5,9 +5,12 @@ Its write carries an epoch that is no longer the position's: it changes nothing,
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.inbox.ground import Ground
+from tests.promises.test_c8_taken_and_given_back import owner
 from tests.waiting import wait_for
 
 MESSAGES = 200
@@ -59,6 +62,28 @@ def test_a_zombie_changes_nothing(inbox_ground: Ground, mode: str, point: str, t
                 assert "Traceback" not in child.output, child.output
     found = ground.compare()
     assert found.expected == MESSAGES + 50
+    assert found.is_clean, found
+
+
+def test_one_that_holds_no_partition_does_not_hold_its_keys_either(inbox_ground: Ground) -> None:
+    """More processes than partitions, for the sake of their workers: nobody takes anything over from this one."""
+    ground = inbox_ground
+    fixed = [(ground.topic, partition) for partition in range(3)]
+    deferred: dict[str, Any] = {"mode": "deferred", "workers": 1}
+    with ground.inbox(crash_point="worker.before_commit:1:stop", **deferred) as helper:
+        wait_for(lambda: owner(ground) == {helper.pid}, what="Kafka has given it what there is")
+        with ground.inbox(assign=fixed, takes=0.02, **deferred) as other:
+            wait_for(lambda: owner(ground) == {other.pid}, what="the helper holds nothing")
+            # A key for each: nobody's claim has them all.
+            ground.send(MESSAGES, accounts=MESSAGES)
+            helper.wait_stopped()
+            ground.wait_applied(MESSAGES, other)
+            helper.cont()
+            for child in (other, helper):
+                child.terminate()
+            for child in (other, helper):
+                assert child.wait() == 0, child.output
+    found = ground.compare()
     assert found.is_clean, found
 
 

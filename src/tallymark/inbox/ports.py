@@ -297,6 +297,9 @@ class InboxStore(Protocol):
     def end_sessions(self, owners: Collection[str]) -> None:
         """End what these processes have begun in the database: a stopped one must not make its successor wait."""
 
+    def end_lapsed(self, owner: str) -> int:
+        """The same for all others of this consumer whose last sign of life is older than their lease; how many."""
+
     def release(self, owner: str, epochs: Mapping[Place, int]) -> None:
         """Give up what is still ours at these epochs."""
 

@@ -45,6 +45,8 @@ class Pulse:
         self._instance = instance
         self._config = config
         self._heard = time.monotonic()
+        # When lapsed processes were last looked for, or since when one could be told from a database that stood still.
+        self._looked_at = time.monotonic()
 
     @property
     def beating(self) -> bool:
@@ -81,7 +83,7 @@ class Pulse:
         if not standing.known and not done.is_set():
             # Somebody tidied us away while we could not be heard.
             self._store.enlist(self._instance, self._config.lease_s)
-        self._heard = time.monotonic()
+        before, self._heard = self._heard, time.monotonic()
         (self._held_back.set if standing.paused else self._held_back.clear)()
         if self._config.positions == "database":
             gone = {place for place, epoch in ours.items() if standing.epochs.get(place) != epoch}
@@ -96,6 +98,22 @@ class Pulse:
                 self._store.count_fenced(still)
                 tallies.fenced(len(still))
         self._screen.look(self._store.kept_from(), datetime.now(UTC))
+        self._end_lapsed(since=before)
+
+    def _end_lapsed(self, since: float) -> None:
+        """Free what those of us hold that stand still: whoever has no partition is followed by nobody."""
+        lease = self._config.lease_s
+        if self._heard - since > lease / 2:
+            self._looked_at = self._heard  # nobody could be heard: the others have yet to say that they live
+        if self._heard - self._looked_at < lease:
+            return
+        self._looked_at = self._heard
+        if ended := self._store.end_lapsed(self._config.owner):
+            log.warning(
+                "ended %d sessions of processes that are gone or stand still: what they had locked is free",
+                ended,
+                extra={"action": "inbox.lapsed"},
+            )
 
     def _look(self, store: InboxStore, tallies: Tallies) -> None:
         """Topics made anew are noticed here too, before a position is moved far in the wrong log (fault S6)."""

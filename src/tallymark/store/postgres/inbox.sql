@@ -109,6 +109,16 @@ select count(pg_terminate_backend(pid)) from pg_stat_activity
  where datname = current_database() and xact_start is not null
    and application_name like any (%(applications)s::text[])
 
+-- name: end_lapsed
+-- The same of processes of this consumer that say nothing any more, whether or not they hold a place: a worker that stands
+-- still has keys, and rows of the business. What was begun after that is left alone: whoever begins it is alive. Named as
+-- application_of names them.
+select count(pg_terminate_backend(a.pid))
+  from {schema}.instances i join pg_stat_activity a
+    on starts_with(a.application_name, 'tallymark inbox ' || regexp_replace(i.owner, '^.*:', '') || ',')
+ where i.consumer = %(consumer)s and i.owner <> %(owner)s and i.seen_until < clock_timestamp()
+   and a.datname = current_database() and a.xact_start < i.seen_until
+
 -- name: release
 -- With a new epoch: what was begun before is not to move it afterwards.
 update {schema}.positions p

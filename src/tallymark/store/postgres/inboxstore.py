@@ -167,6 +167,13 @@ class PostgresInboxStore:
         ) as error:  # other services may have roles of their own; then their time-outs end them
             log.warning("may not end sessions of %s: %s", owners, error, extra={"action": "inbox.take"})
 
+    def end_lapsed(self, owner: str) -> int:
+        try:
+            return int(self._db.row("end_lapsed", self._named(owner=owner))[0])
+        except AccessDenied as error:
+            log.warning("may not end sessions of those gone: %s", error, extra={"action": "inbox.pulse"})
+            return 0
+
     def release(self, owner: str, epochs: Mapping[Place, int]) -> None:
         if epochs:
             self._db.rows(
