@@ -10,9 +10,10 @@ import psycopg
 import pytest
 
 from tallymark.broker.kafka import AdminClient
+from tallymark.cli.inbox import require_all
 from tallymark.cli.inboxview import Ends, shown
 from tallymark.cli.seekto import Target, place_of, target_of
-from tallymark.errors import UsageError
+from tallymark.errors import Problem, UsageError
 from tallymark.lifecycle import Role
 from tallymark.store.postgres.inboxoperators import InboxOperators
 from tallymark.store.postgres.tally import TallyConsumers
@@ -35,6 +36,13 @@ def verb(ground: Ground, *arguments: str, code: int = 0) -> Any:
     ) as child:
         assert child.wait() == code, child.output
         return json.loads(child.output.strip().splitlines()[-1])
+
+
+def test_all_of_a_topic_is_moved_or_none() -> None:
+    places = [("transfers", 0), ("transfers", 1)]
+    require_all(places, dict.fromkeys(places, 5))
+    with pytest.raises(Problem, match="Kafka says nothing of transfers/1"):
+        require_all(places, {places[0]: 5})
 
 
 def states(ground: Ground) -> list[str]:

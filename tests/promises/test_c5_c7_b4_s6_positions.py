@@ -13,13 +13,15 @@ from tallymark.inbox.book import Book
 from tallymark.inbox.config import InboxConfig
 from tallymark.inbox.custody import Custody
 from tallymark.inbox.handover import Handover
+from tallymark.local.cluster import LocalCluster
 from tallymark.message import new_id
 from tallymark.store.postgres.inboxstore import PostgresInboxStore
 from tests.conftest import MakeTopic
 from tests.deleting import deleted
 from tests.inbox.conftest import MakeInboxGround
 from tests.inbox.ground import Ground, ends, headers
-from tests.leaders import wait_for_leaders
+from tests.inbox.test_inbox_verbs import verb
+from tests.leaders import leader_of, wait_for_leaders
 from tests.waiting import wait_for
 
 
@@ -42,6 +44,32 @@ def test_partitions_added_later_are_read_from_their_beginning(
     found = ground.compare(without=old)
     assert found.expected == 40
     assert found.is_clean, found
+
+
+@pytest.mark.full
+def test_a_new_consumer_waits_for_a_partition_without_a_leader(
+    make_inbox_ground: MakeInboxGround, admin: AdminClient, cluster: LocalCluster
+) -> None:
+    """Founded without it, it would be taken for one that was added later, and begin at 0. A seek moves all or none."""
+    ground = make_inbox_ground(3, replication_factor=1, min_insync_replicas="1")
+    ground.send(60)
+    broker = cluster.broker(leader_of(admin, ground.topic, 1))
+    broker.kill()
+    try:
+        with ground.inbox(start="end") as child:
+            child.wait_output(f"Kafka says nothing of {ground.topic}/1")
+            assert ground.positions() == {}
+            back = ("--to", "-2h", "--yes", "--reason", "so that it reads them")
+            verb(ground, "inbox", "seek", ground.name, ground.topic, *back, code=1)
+            assert ground.positions() == {}
+            broker.start()
+            wait_for(lambda: len(ground.positions()) == 3, what="it has all of them")
+            wait_for_leaders(admin, ground.topic, 3)
+            new = ground.send(30)
+            ground.wait_applied(30, child)
+    finally:
+        broker.start()
+    assert {row[0] for row in ground.query("select message_id from effect")} == set(new)
 
 
 def test_partitions_added_later_begin_at_their_beginning_where_positions_are_in_kafka(

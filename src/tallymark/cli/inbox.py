@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import uuid
+from collections.abc import Collection
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
@@ -215,10 +216,11 @@ def _resolved(
         raise UsageError(f"{topic} has no partition {partition}", remedy="partitions count from 0")
     if target.kind == "time":
         assert target.moment is not None  # noqa: S101 - as above
-        return offsets.at_time(admin, places, int(target.moment.timestamp() * 1000))
+        by_time = offsets.at_time(admin, places, int(target.moment.timestamp() * 1000))
+        require_all(places, by_time)
+        return by_time
     bounds = offsets.bounds(admin, places)
-    if missing := [f"{topic}/{number}" for _, number in places if (topic, number) not in bounds]:
-        raise Problem(f"Kafka says nothing of {', '.join(missing)}", remedy="try again when it has a leader")
+    require_all(places, bounds)
     if target.kind != "offset":
         return {place: first if target.kind == "beginning" else end for place, (first, end) in bounds.items()}
     if partition is None and len(places) > 1:
@@ -232,6 +234,12 @@ def _resolved(
             remedy="give one of these, beginning or end",
         )
     return {places[0]: target.offset}
+
+
+def require_all(places: Collection[Place], told: Collection[Place]) -> None:
+    """Refuse to move some of a topic's positions where Kafka cannot answer for others."""
+    if missing := [f"{topic}/{number}" for topic, number in places if (topic, number) not in told]:
+        raise Problem(f"Kafka says nothing of {', '.join(missing)}", remedy="try again when it has a leader")
 
 
 def _saved_under(id: str) -> list[uuid.UUID]:

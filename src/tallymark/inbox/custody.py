@@ -10,7 +10,7 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 
-from tallymark.errors import TallymarkError
+from tallymark.errors import TallymarkError, Unreachable
 from tallymark.inbox.book import Book
 from tallymark.inbox.config import InboxConfig
 from tallymark.inbox.gaps import Bounds, gap, start_of
@@ -135,6 +135,16 @@ class Custody:
             if place[0] in ids
         }
 
+    def _all_bounds(self, places: Sequence[Place]) -> dict[Place, Bounds]:
+        """Of each of these: whoever is left out where a topic is new is later taken for one that was added."""
+        found = self._bounds(places)
+        if silent := sorted(set(places) - found.keys()):
+            raise Unreachable(
+                f"Kafka says nothing of {silent[0][0]}/{silent[0][1]}, and all of a new topic begins at once",
+                remedy="see that it has a leader; it is tried again",
+            )
+        return found
+
     def _from_database(self, waiting: Mapping[Place, bool], bounds: Mapping[Place, Bounds]) -> list[Position]:
         known = self._known(waiting)
         wanted = []
@@ -174,7 +184,7 @@ class Custody:
         self._store.found_topic(
             [
                 Wanted(*place, bounds.topic_id, start_of(bounds, known_topic=False, at_end=at_end))
-                for place, bounds in self._bounds(self._kafka.partitions(new)).items()
+                for place, bounds in self._all_bounds(self._kafka.partitions(new)).items()
             ]
         )
         return self._store.positions()
@@ -185,7 +195,7 @@ class Custody:
         everywhere = {*self._kafka.partitions({topic for topic, _ in bounds}), *bounds}
         committed = self._kafka.committed(everywhere)
         known = {topic for (topic, _), offset in committed.items() if offset is not None}
-        new = self._bounds([place for place in everywhere if place[0] not in known])
+        new = self._all_bounds([place for place in everywhere if place[0] not in known])
         starts = {
             place: start_of(found, known_topic=place[0] in known, at_end=at_end)
             for place, found in {**new, **bounds}.items()

@@ -1,0 +1,67 @@
+"""What custody does with what Kafka says of a log, and with what it does not say."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import cast
+
+import pytest
+
+from tallymark.inbox.book import Book
+from tallymark.inbox.config import InboxConfig
+from tallymark.inbox.custody import Custody
+from tallymark.inbox.handover import Handover
+from tallymark.inbox.logport import Log
+from tallymark.inbox.ports import Place
+from tallymark.store.postgres.inboxstore import PostgresInboxStore
+from tests.inbox_store.conftest import offsets
+from tests.inbox_store.test_unreadable import Script
+
+ZERO, ONE = ("transfers", 0), ("transfers", 1)
+CONFIG = InboxConfig("ledger", ("transfers",), owner="me", start="end")
+
+
+class Told(Script):
+    """A Kafka that says what it is told to, and of a partition that is not here nothing."""
+
+    def __init__(self, bounds: dict[Place, tuple[int, int]]) -> None:
+        super().__init__()
+        self.told = bounds
+        self.noted: dict[Place, int] = {}
+
+    def topic_ids(self, topics: Collection[str]) -> dict[str, str]:
+        return {topic: f"id-of-{topic}" for topic in topics}
+
+    def partitions(self, topics: Collection[str]) -> list[Place]:
+        return [place for place in (ZERO, ONE) if place[0] in topics]
+
+    def bounds(self, places: Collection[Place]) -> dict[Place, tuple[int, int]]:
+        return {place: self.told[place] for place in places if place in self.told}
+
+    def committed(self, places: Collection[Place]) -> dict[Place, int | None]:
+        return {place: self.noted.get(place) for place in places}
+
+    def commit(self, ends: Mapping[Place, int], **_how: bool) -> None:
+        self.noted.update(ends)
+
+
+def custody_of(store: PostgresInboxStore, kafka: Told, config: InboxConfig = CONFIG) -> tuple[Custody, Book]:
+    book = Book()
+    return Custody(store, cast(Log, kafka), book, Handover(1 << 20), config), book
+
+
+@pytest.mark.parametrize("positions", ["database", "kafka"])
+def test_a_new_topic_begins_with_all_of_its_partitions_or_not_yet(
+    store: PostgresInboxStore, positions: str
+) -> None:
+    """One that cannot be asked about now would later look like one that was added, and begin at 0, not at the end."""
+    kafka = Told({ZERO: (0, 7)})
+    in_kafka = positions == "kafka"
+    custody, _ = custody_of(store, kafka, replace(CONFIG, positions="kafka") if in_kafka else CONFIG)
+    assert custody.given([ZERO]) == {}
+    assert "Kafka says nothing of transfers/1" in custody.troubles[ZERO]
+    assert (kafka.noted, offsets(store)) == ({}, {})
+    kafka.told[ONE] = (0, 9)
+    assert custody.take_waiting() == {ZERO: (7, None)}
+    assert (kafka.noted if in_kafka else offsets(store)) == {ZERO: 7, ONE: 9}
