@@ -81,6 +81,26 @@ def test_a_leader_is_killed(inbox_ground: Ground, cluster: LocalCluster, admin: 
         finish(ground, child)
 
 
+@pytest.mark.full
+def test_it_ends_while_the_database_stands_still(inbox_ground: Ground, cluster: LocalCluster) -> None:
+    """Whoever stops it waits for seconds. Nothing is lost by a goodbye that is not heard."""
+    ground = inbox_ground
+    ground.send(MESSAGES)
+    with ground.inbox(**AT_WORK) as child:
+        ground.wait_applied(30, child)
+        cluster.postgres.pause()
+        try:
+            child.terminate()
+            assert child.wait(40) == 0, child.output
+        finally:
+            cluster.postgres.resume()
+        assert "nobody hears our goodbye" in child.output
+        assert "Traceback" not in child.output
+    ground.apply_all(MESSAGES)
+    found = ground.compare()
+    assert found.is_clean, found
+
+
 def finish(ground: Ground, child: Child) -> None:
     child.terminate()
     assert child.wait() == 0, child.output

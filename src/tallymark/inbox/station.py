@@ -175,6 +175,17 @@ class Station:
             self._woken.notify_all()
         self._crew.join(within_s / 2)
         done.set()
+        # Both ask the database, which may stand still for longer than anybody waits for us.
+        goodbye = threading.Thread(target=self._say_goodbye, args=(kafka,), name="goodbye", daemon=True)
+        goodbye.start()
+        goodbye.join(within_s / 2)
+        if goodbye.is_alive():
+            log.warning(
+                "nobody hears our goodbye; others go on when our session and our lease have run out",
+                extra={"action": "inbox.stop"},
+            )
+
+    def _say_goodbye(self, kafka: Log) -> None:
         self._follow(kafka, now=True)
         kafka.close()
         try:
