@@ -101,6 +101,43 @@ def test_a_long_wait_comes_again_rather_than_hold_its_locks() -> None:
     assert bucket.take(1, now=10.0) == 0, "what was not waited for was given back"
 
 
+@pytest.mark.parametrize("rate", [0.3, 1, 2, 3, 7, 40, 1000])
+def test_whoever_finds_a_token_gets_a_turn(rate: float) -> None:
+    """As workers do: look whether one is there, claim, hand lists over. In vain it would be again at once, for ever."""
+    time, bucket = Time(), Bucket(rate)
+    handed = rounds = 0
+    while time.now < 50:
+        if not bucket.is_ready(time.now):
+            time.now += 0.1  # a worker rests
+            continue
+        turns = Pace({"t": bucket}, time.wait, time.clock, until=time.now + 0.25)
+        size = turns.at_once("t")
+        assert size is not None
+        count = 0
+        while turns.turn("t", size):
+            count += size
+        assert count, "a claim in vain"
+        handed, rounds = handed + count, rounds + 1
+    assert handed <= rate * time.now + max(1, rate)
+    assert handed >= 0.7 * rate * time.now
+
+
+def test_what_runs_again_does_not_wait_for_itself() -> None:
+    """A handler that fails is called again, carefully: refused that, it would fail for ever and never be counted."""
+    time = Time()
+    bucket = Bucket(rate=1)
+    first = Pace({"t": bucket}, time.wait, time.clock, until=0.25)
+    assert first.turn("t", 1)
+    assert not Pace({"t": bucket}, time.wait, time.clock, until=0.25).turn("t", 1)
+    first.runs_again()
+    assert Pace({"t": bucket}, time.wait, time.clock, until=0.25).turn("t", 1)
+
+
+def test_without_an_end_a_list_is_a_seconds_worth() -> None:
+    assert pace(Time(), rate=7).at_once("t") == 7
+    assert pace(Time(), rate=7).at_once("other") is None
+
+
 def test_a_short_wait_is_waited() -> None:
     time = Time()
     bucket = Bucket(rate=1 / PATIENCE_S, burst=1)

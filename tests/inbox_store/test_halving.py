@@ -175,6 +175,27 @@ def test_a_rate_that_is_used_up_holds_up_no_other_topic(
     assert query(ledger, "select count(*) from tallymark.queue") == [(4,)]
 
 
+@pytest.mark.parametrize("batch", [False, True])
+def test_a_message_that_fails_under_a_low_rate_counts(
+    store: PostgresInboxStore, ledger: str, stop: threading.Event, batch: bool
+) -> None:
+    """One a second: the careful run after the first would wait for the next second, and the next claim begin anew."""
+    handlers = Handlers()
+
+    def fail(_given: Any, _tx: Any) -> None:
+        raise ZeroDivisionError
+
+    handlers.handler("transfers", max_rate=1, attempts=1, batch=batch)(fail)
+    apply = Applier(handlers)
+    with store.begin() as tx:
+        tx.keep([bad := message(0)])
+        tx.enqueue([Queued(bad, apply.key_hash(bad))])
+    worker = Worker(store, apply, CONFIG, stop, held_back=threading.Event(), noticed=Noticed())
+    done = worker.run_once()
+    assert (done.claimed, done.failed) == (1, 1)
+    assert query(ledger, "select state from tallymark.queue") == [("dead",)]
+
+
 def test_a_worker_that_looks_for_long_and_finds_nothing_looks_less_often(
     store: PostgresInboxStore, ledger: str, stop: threading.Event
 ) -> None:

@@ -102,14 +102,18 @@ class Applier:
         """
         pace = Pace(self._buckets, self._wait, self._clock, until)
         applying = _Applying(self, tx, watch, suspects or {}, careful, pace, patient=not patience_over)
-        for topic, rows in _by_topic(messages).items():
-            handler = self.handlers.of(topic)
-            if handler.batch and not alone:
-                step = self.at_most(topic) or len(rows)
-                for start in range(0, len(rows), step):
-                    applying.list(handler, rows[start : start + step])
-            else:
-                applying.each(handler, rows)
+        try:
+            for topic, rows in _by_topic(messages).items():
+                handler = self.handlers.of(topic)
+                if handler.batch and not alone:
+                    step = pace.at_once(topic) or len(rows)
+                    for start in range(0, len(rows), step):
+                        applying.list(handler, rows[start : start + step])
+                else:
+                    applying.each(handler, rows)
+        except HandlerFailed:
+            pace.runs_again()
+            raise
         return applying.applied
 
     def failure(self, handler: Handler, queued: Queued, error: Exception, verdict: Verdict) -> Failed:

@@ -67,12 +67,27 @@ class Pace:
         self._until = until
         self._called = False
         self._over = False
+        self._taken: dict[str, int] = {}
         # Topics whose rate is used up for now: the others go on.
         self._spent: set[str] = set()
 
     def time_is_up(self) -> bool:
         """From now on nothing more is called."""
         return self._over
+
+    def at_once(self, topic: str) -> int | None:
+        """How many of a topic one call may be given: a second's worth, or what one may wait for; None for any number."""
+        bucket = self._buckets.get(topic)
+        if bucket is None:
+            return None
+        # Whoever finds one token there must get its turn: asked for more it would be refused, and ask again at once.
+        return bucket.second if self._until is None else max(1, int(bucket.rate * PATIENCE_S))
+
+    def runs_again(self) -> None:
+        """All of this run is undone and done once more, in the same transaction: it is not to wait for itself."""
+        if self._until is not None:
+            for topic, count in self._taken.items():
+                self._buckets[topic].give(count)
 
     def turn(self, topic: str, count: int) -> bool:
         """Wait until so many messages of the topic may be handed over; False when the time is up."""
@@ -85,6 +100,8 @@ class Pace:
         if bucket is not None and not self._waited(bucket, count):
             self._spent.add(topic)
             return False
+        if bucket is not None:
+            self._taken[topic] = self._taken.get(topic, 0) + count
         self._called = True
         return True
 
