@@ -51,6 +51,7 @@ from tallymark.store.postgres.handed import ours
 from tallymark.store.postgres.handedchecks import DeferredChecks
 from tallymark.store.postgres.handedguard import has_ended, settled
 from tallymark.store.postgres.inboxtx import PostgresInboxTx
+from tallymark.store.postgres.migrations import INBOX_AHEAD
 from tallymark.store.queries import load
 
 # Each message that is made here is later than the one before.
@@ -109,7 +110,8 @@ def deliver(
 
     `message` is a value, as `outbox.add` takes it, or what `added` gave back. Where the handler's scheme protects by
     itself (UniqueConstraint, Version), the saved id is taken as forgotten from the second delivery on: so that the
-    scheme is put to the test. What the handler raises is raised; what it had written is undone, and `tx` goes on.
+    scheme is put to the test. What the handler raises is raised, and what a commit would refuse (a deferred constraint);
+    what it had written is undone, and `tx` goes on.
     """
     received = _received(inbox, message, topic, key, id, source, type, headers, position, encode)
     handler = inbox.handlers.of(received.topic)
@@ -123,6 +125,7 @@ def deliver(
         consumer=inbox.name,
         lease_s=0.0,
     )
+    _make_ahead(borrowed.connection, schema)
     applier = Applier(inbox.handlers)
     row = Queued(received, applier.key_hash(received))
     outcomes = []
@@ -135,9 +138,23 @@ def deliver(
                 applied = applier.apply(inside, [row], careful=False, watch=Watch())
             except HandlerFailed as failed:
                 raise failed.cause from None
+            inside.settle_handed(check=True)  # what a commit would refuse, and there is none
             inside.record(applied.applications)
             outcomes += [Delivered(str(each.outcome)) for each in applied.applications]
     return outcomes
+
+
+def _make_ahead(connection: psycopg.Connection[Any], schema: str) -> None:
+    """A place for today's ids: a running inbox makes them for some days ahead, and here there may never have been one.
+
+    On a connection of its own, for it is to stay, and tests that run side by side are not to wait for each other.
+    """
+    ready = ours(connection).execute(load("tallymark", "testing.sql", schema)["ready"]).fetchone()
+    if ready is not None and ready[0]:
+        return
+    queries, info = load("tallymark.store.postgres", "inbox.sql", schema), connection.info
+    with psycopg.connect(info.dsn, password=info.password) as other:
+        other.execute(queries["make_ahead"], {"ahead": INBOX_AHEAD})
 
 
 def _received(

@@ -20,3 +20,6 @@ select cast(coalesce(json_agg(json_build_array(
   from near
  where distance >= 0
    and pg_xact_status(cast(cast(xid + distance as text) as xid8)) = 'in progress'
+
+-- name: ready
+select {schema}.inbox_upto() > now() + interval '1 hour'

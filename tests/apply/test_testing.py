@@ -17,6 +17,8 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from tallymark import Inbox, Message, NotInTransaction, Outbox, UniqueConstraint, UsageError
 from tallymark.apply.decoding import DecodeFailed
 from tallymark.cli.appref import inbox_of
+from tallymark.lifecycle import Role
+from tallymark.store.postgres.migrations import migrate
 from tallymark.testing import added, deliver
 from tests.outbox.callers import alchemy_url, django_connection
 
@@ -217,6 +219,38 @@ def test_it_is_the_tests_own_transaction(ledger: str) -> None:
         )
     with psycopg.connect(ledger, autocommit=True) as careless, pytest.raises(NotInTransaction):
         deliver(inbox, 1, careless)
+
+
+def test_a_database_that_was_made_long_ago_will_do(database: str) -> None:
+    """Days are made ahead by a running inbox. Where only tests run, those of its first two weeks are all there are."""
+    migrate(database, role=Role.CONSUMER)
+    with psycopg.connect(database) as connection:
+        days = connection.execute(
+            "select inhrelid::regclass::text from pg_inherits where inhrelid::regclass::text ~ '_20[0-9]{10}$'"
+        ).fetchall()
+        assert len(days) > 20
+        connection.execute(f"drop table {', '.join(name for (name,) in days)}")
+    inbox = Inbox("tests")
+    inbox.handler("transfers")(lambda _message, _tx: None)
+    with psycopg.connect(database) as tx, psycopg.connect(database) as beside:
+        assert deliver(inbox, 1, tx) == ["applied", "repeated"]
+        assert deliver(inbox, 1, beside) == ["applied", "repeated"]
+        tx.rollback()
+
+
+def test_what_the_commit_would_refuse_is_raised(tx: psycopg.Connection) -> None:
+    """Deferred constraints, as Django's foreign keys: a test's transaction is never committed, and would never know."""
+    inbox = Inbox("tests")
+
+    @inbox.handler("transfers")
+    def hold(message: Message, tx: Any) -> None:
+        tx.execute("insert into holding (name) values (%s)", [message.value])
+
+    with pytest.raises(psycopg.errors.ForeignKeyViolation, match="holding_holder"):
+        deliver(inbox, "nobody", tx)
+    tx.execute("insert into holder values ('ann')")
+    assert deliver(inbox, "ann", tx) == ["applied", "repeated"]
+    tx.execute("insert into holding (name) values ('later')")  # what is checked late is so still
 
 
 class Base(DeclarativeBase):
