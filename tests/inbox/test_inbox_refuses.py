@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable
 
 import pytest
 
+from tallymark import Inbox, UsageError
+from tallymark.broker.consumer import KafkaLog
+from tallymark.errors import SettingsError
 from tallymark.lifecycle import Role
 from tests.children import Child, start_child
 from tests.conftest import MakeTopic
@@ -49,6 +53,34 @@ def test_an_app_that_cannot_be_imported() -> None:
         ["-m", "tallymark", "inbox", "run", "tests.inbox.app:inbox"], environment={"APP_OPTIONS": "{broken"}
     ) as child:
         refused(child, USAGE, "importing tests.inbox.app failed: JSONDecodeError")
+
+
+def test_a_partition_that_is_named_twice() -> None:
+    with pytest.raises(UsageError, match="assign= names t/1 twice"):
+        Inbox("ledger", assign=[("t", 0), ("t", 1), ("t", 1)])
+
+
+def test_a_client_that_cannot_be_made() -> None:
+    with pytest.raises(SettingsError, match=r"session\.timeout\.ms"):
+        KafkaLog({"bootstrap.servers": "127.0.0.1:1"}, group="ledger", session_timeout_ms=0)
+
+
+def test_a_thread_that_hears_no_signal() -> None:
+    """Before anything is looked at, and with what to do about it."""
+    inbox, met = Inbox("ledger"), list[Exception]()
+    inbox.handler("t")(lambda _message, _tx: None)
+
+    def run() -> None:
+        try:
+            inbox.run()
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is looked at below
+            met.append(error)
+
+    thread = threading.Thread(target=run, name="beside")
+    thread.start()
+    thread.join(20)
+    assert [type(each) for each in met] == [UsageError]
+    assert "is run in thread beside" in str(met[0])
 
 
 def test_an_unknown_topic(inbox_ground: Ground) -> None:

@@ -182,6 +182,19 @@ def test_a_named_file_must_exist(tmp_path: Path) -> None:
         load(environ={"TALLYMARK_CONFIG": str(tmp_path / "absent.toml")}, directory=tmp_path)
 
 
+def test_a_silence_must_end_before_a_poll_is_missed(tmp_path: Path) -> None:
+    """Kafka's client takes no session that lasts longer than a process may take between two polls."""
+    loaded(tmp_path, '[inbox]\nsession_timeout = "5m"')
+    with pytest.raises(
+        SettingsError, match=r"max_poll_interval must not be shorter than .*session_timeout \(600s"
+    ):
+        loaded(tmp_path, '[inbox]\nsession_timeout = "10m"')
+    with pytest.raises(
+        SettingsError, match=r"max_poll_interval must not be shorter than .*session_timeout \(45s"
+    ):
+        loaded(tmp_path, '[inbox]\nmax_poll_interval = "30s"')
+
+
 def test_secrets_appear_nowhere(tmp_path: Path) -> None:
     found = loaded(tmp_path, FILE)
     written = repr(found) + repr(found.settings) + str(found.shown()) + found.settings.model_dump_json()

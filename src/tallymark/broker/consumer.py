@@ -47,7 +47,22 @@ class KafkaLog:
         max_poll_interval_ms: int = 300_000,
     ) -> None:
         self._admin = reach.admin_client(client)
-        self._consumer = Consumer(
+        try:
+            self._consumer = self._made(client, group, session_timeout_ms, max_poll_interval_ms)
+        except KafkaException as error:
+            raise faults.wrong_setting(error) from error
+        # What Kafka was last asked to note, and what of it it refused: that is asked for again.
+        self._asked: dict[Place, int] = {}
+        self._refused: dict[Place, int] = {}
+        # Assigned and to be read, where a seek has not gone through yet.
+        self._unsought: dict[Place, tuple[int, int | None]] = {}
+        # Places that Kafka gave or took during a look.
+        self._touched: set[Place] = set()
+
+    def _made(
+        self, client: profiles.Client, group: str, session_timeout_ms: int, max_poll_interval_ms: int
+    ) -> Consumer:
+        return Consumer(
             {
                 **profiles.consumer(client, group=group),
                 "enable.partition.eof": True,
@@ -65,13 +80,6 @@ class KafkaLog:
                 "on_commit": self._noted,
             }
         )
-        # What Kafka was last asked to note, and what of it it refused: that is asked for again.
-        self._asked: dict[Place, int] = {}
-        self._refused: dict[Place, int] = {}
-        # Assigned and to be read, where a seek has not gone through yet.
-        self._unsought: dict[Place, tuple[int, int | None]] = {}
-        # Places that Kafka gave or took during a look.
-        self._touched: set[Place] = set()
 
     def join(self, topics: Sequence[str], assignment: Assignment) -> None:
         def on_assign(consumer: Consumer, partitions: list[TopicPartition]) -> None:

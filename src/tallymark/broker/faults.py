@@ -138,7 +138,7 @@ def hung_up(servers: str) -> Unreachable:
 
 def wrong_setting(error: KafkaException) -> SettingsError:
     """The client could not even be made: a pass-through setting that librdkafka does not know or accept."""
-    said = mask(error_of(error).str()).removeprefix("Failed to create admin client: ")
+    said = re.sub(r"^Failed to create [\w ]+: ", "", mask(error_of(error).str()))
     named = _PROPERTY.search(said)
     near = closest(named.group(1), _COMMON) if named and "No such" in said else None
     return SettingsError(

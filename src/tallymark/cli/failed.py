@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import getpass
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from tallymark.cli import connections, output
+from tallymark.cli.person import user
 from tallymark.errors import Problem, UsageError
 from tallymark.lifecycle import Role
 
@@ -119,7 +119,7 @@ def retry(
     if never_applied and ids is None:
         raise UsageError("--never-applied is said of single messages", remedy="name them by their ids")
     done = _desk(at, database).retry(
-        choice, who=getpass.getuser(), reason=reason, any_order=any_order, never_applied=never_applied
+        choice, who=user(), reason=reason, any_order=any_order, never_applied=never_applied
     )
     _done("retried", done, as_json)
 
@@ -144,7 +144,7 @@ def discard(
         f"Discard {output.counted(desk.count(choice), 'message')} for good?", err=True
     ):
         raise UsageError("nothing was discarded", remedy="say yes, or pass --yes")
-    _done("discarded", desk.discard(choice, who=getpass.getuser(), reason=reason), as_json)
+    _done("discarded", desk.discard(choice, who=user(), reason=reason), as_json)
 
 
 def _done(word: str, done: Changed, as_json: bool) -> None:

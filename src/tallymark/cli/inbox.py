@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import uuid
 from collections.abc import Collection
 from datetime import UTC, datetime
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tallymark.cli import connections, output
+from tallymark.cli.person import user
 from tallymark.errors import Problem, TallymarkError, UsageError
 from tallymark.lifecycle import Role
 
@@ -107,11 +107,11 @@ def retire(
     as_json: output.JsonOption = False,
 ) -> None:
     """Say that a consumer was stopped for good: nobody waits for it any more. Starting it takes it back."""
-    operators, who = _operators(connections.load(database=database).settings), getpass.getuser()
+    operators, by = _operators(connections.load(database=database).settings), user()
     if topic is None:
-        changed = operators.retire(consumer, who=who, reason=reason)
+        changed = operators.retire(consumer, who=by, reason=reason)
     else:
-        changed = operators.retire_topic(consumer, topic, who=who, reason=reason)
+        changed = operators.retire_topic(consumer, topic, who=by, reason=reason)
     what = consumer if topic is None else f"{consumer} in {topic}"
     output.emit(
         {"consumer": consumer, "topic": topic, "changed": changed},
@@ -163,9 +163,9 @@ def seek(
         from tallymark.broker.reach import admin_client
 
         move_group(admin_client(connections.kafka_client(settings)), consumer, offsets)
-        operators.note_seek(consumer, offsets, before, who=getpass.getuser(), reason=reason)
+        operators.note_seek(consumer, offsets, before, who=user(), reason=reason)
     else:
-        operators.seek(consumer, offsets, who=getpass.getuser(), reason=reason)
+        operators.seek(consumer, offsets, who=user(), reason=reason)
     output.emit(
         [
             {"topic": place[0], "partition": place[1], "before": before.get(place), "after": offset}
@@ -301,7 +301,7 @@ def _ends(settings: Settings, consumers: list[ConsumerStatus]) -> Ends:
 
 def _set_paused(consumer: str, database: str | None, reason: str, as_json: bool, *, paused: bool) -> None:
     settings = connections.load(database=database).settings
-    changed = _operators(settings).pause(consumer, who=getpass.getuser(), reason=reason, paused=paused)
+    changed = _operators(settings).pause(consumer, who=user(), reason=reason, paused=paused)
     word = "paused" if paused else "resumed"
     output.emit(
         {word: consumer, "changed": changed},

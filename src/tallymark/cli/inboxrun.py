@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -36,6 +37,11 @@ def serve(
     from tallymark.observe.metrics import Metrics
 
     definition.check()
+    if threading.current_thread() is not threading.main_thread():
+        raise UsageError(
+            f"inbox {definition.name} is run in thread {threading.current_thread().name}, which hears no SIGTERM",
+            remedy="run it in the main thread: a process of its own, as `tallymark inbox run` is, does that",
+        )
     # What the command line names counts before what the declaration names.
     settings = connections.load(
         bootstrap_servers=bootstrap_servers, database=database or definition.database

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tallymark.cli import connections, output
+from tallymark.cli.person import user
 from tallymark.cli.pipelineground import inbox_database
 from tallymark.cli.sparkoptions import ArchiveOption, ConfOption, MasterOption, SparkVerbose
 from tallymark.errors import EXIT_PROBLEM, UsageError
@@ -84,9 +84,7 @@ def replay(
         stack.callback(store.close)
         ground = prepared(store, client, manifests, wish)
         done = _run(stack, store, client, manifests, ground, wish, plan, any_order, verbose, as_json)
-        store.note(
-            getpass.getuser(), reason, {name: value for name, value in done.items() if name != "missing"}
-        )
+        store.note(user(), reason, {name: value for name, value in done.items() if name != "missing"})
     missing = done["missing"]
     output.emit(
         done,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import getpass
 import logging
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tallymark.cli import connections, output
+from tallymark.cli.person import user
 from tallymark.cli.signals import until_told
 from tallymark.lifecycle import Mode, Role
 
@@ -133,9 +133,7 @@ def clear(
     as_json: output.JsonOption = False,
 ) -> None:
     """Let a halted lane go on, after you have looked into what it found."""
-    done = _operators(database).clear(
-        lane, who=getpass.getuser(), reason=reason, forget_receipts=forget_receipts
-    )
+    done = _operators(database).clear(lane, who=user(), reason=reason, forget_receipts=forget_receipts)
     output.emit({"lane": lane, "cleared": done}, as_json=as_json, human=lambda: f"lane {lane} may go on")
 
 
@@ -147,7 +145,7 @@ def lanes(
     as_json: output.JsonOption = False,
 ) -> None:
     """Change how many lanes the outbox has. Needs all relays stopped and nothing waiting to be sent."""
-    before = _operators(database).change_lanes(count, who=getpass.getuser(), reason=reason)
+    before = _operators(database).change_lanes(count, who=user(), reason=reason)
     output.emit(
         {"before": before, "after": count},
         as_json=as_json,
@@ -158,7 +156,7 @@ def lanes(
 def _set_paused(
     numbers: list[int] | None, database: str | None, reason: str, as_json: bool, *, paused: bool
 ) -> None:
-    changed = _operators(database).pause(numbers, who=getpass.getuser(), reason=reason, paused=paused)
+    changed = _operators(database).pause(numbers, who=user(), reason=reason, paused=paused)
     word = "paused" if paused else "resumed"
     output.emit(
         {word: changed},

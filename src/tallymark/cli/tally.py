@@ -88,8 +88,7 @@ def run(
     as_json: output.JsonOption = False,
 ) -> None:
     """Compare outbox, log and inboxes; name each message that is missing, doubled, reordered, late or altered."""
-    import getpass
-
+    from tallymark.cli.person import user
     from tallymark.pipeline.reconcileground import TallyConfig
 
     config = TallyConfig(
@@ -102,7 +101,7 @@ def run(
         window_rows=window,
         late_after=tallyspans.duration(late_after),
         limit=limit,
-        who=getpass.getuser(),
+        who=user(),
         tasks=tasks,
     )
     stored = bool(snapshot or archive)

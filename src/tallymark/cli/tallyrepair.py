@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import getpass
 from typing import Annotated, Any
 
 import typer
 
 from tallymark.cli import connections, output, tallyspans
+from tallymark.cli.person import user
 from tallymark.errors import UsageError
 from tallymark.lifecycle import Role
 from tallymark.tally.repairing import Repaired
@@ -73,7 +73,7 @@ def repair(
             limit=limit,
             any_order=any_order,
             dry_run=dry_run,
-            who=getpass.getuser(),
+            who=user(),
             reason=reason,
         )
     output.emit(

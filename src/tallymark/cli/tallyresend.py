@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tallymark.cli import output, tallyspans
+from tallymark.cli.person import user
 from tallymark.errors import UsageError
 from tallymark.lifecycle import Verdict
 from tallymark.tally.verdicts import MENDABLE
@@ -64,7 +64,7 @@ def resend(
     chosen, left = _wanted(where, ids or [], findings, verdict, limit)
     with output.progress(quiet=as_json) as told:
         done = Resending(url, where.consumers, schema=where.schema, progress=told).resend(
-            chosen, who=getpass.getuser(), reason=reason, any_order=any_order, dry_run=dry_run
+            chosen, who=user(), reason=reason, any_order=any_order, dry_run=dry_run
         )
     output.emit(
         {"dry_run": dry_run, "resent": done.resent, "refused": done.refused, "left": left},

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import json
 import sys
 from typing import TYPE_CHECKING, Annotated, cast
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from tallymark.cli import connections, output
+from tallymark.cli.person import user
 from tallymark.errors import Problem, UsageError
 from tallymark.lifecycle import TokenRole
 
@@ -38,7 +38,7 @@ def create(
         lasting = None if expires is None else parse_duration(expires)
     except (ValueError, OverflowError) as error:
         raise UsageError(f"--expires {error}", remedy="write --expires 90d") from None
-    token, made = _tokens(database).create(name or str(role), role, who=getpass.getuser(), expires=lasting)
+    token, made = _tokens(database).create(name or str(role), role, who=user(), expires=lasting)
     # Not through `emit`, which masks tokens: this verb exists to hand this one over.
     if as_json:
         sys.stdout.write(
@@ -87,7 +87,7 @@ def revoke(
     as_json: output.JsonOption = False,
 ) -> None:
     """End a token. It is refused from the next request on."""
-    done = _tokens(database).revoke(which, who=getpass.getuser(), reason=reason)
+    done = _tokens(database).revoke(which, who=user(), reason=reason)
     if done is None:
         raise Problem(f"no token {which} is in use", remedy="`tallymark tokens list` shows them")
     output.emit(_plain(done), as_json=as_json, human=lambda: f"{done.name} is revoked")

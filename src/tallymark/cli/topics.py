@@ -163,9 +163,8 @@ def accept(
     Keys are placed anew over the partitions that there are now, so that a key's later messages may stand in another
     partition than its earlier ones: let consumers catch up first.
     """
-    import getpass
-
     from tallymark.broker.cluster import KafkaCluster
+    from tallymark.cli.person import user
     from tallymark.store.stores import operators_for
 
     settings = connections.load(bootstrap_servers=bootstrap_servers, database=database).settings
@@ -173,9 +172,7 @@ def accept(
     if not report.topic_id:
         raise Problem(f"topic {name} cannot be accepted: {report.problem}")
     url = connections.database(settings, role=Role.PRODUCER).url.get_secret_value()
-    if not operators_for(url, schema=settings.schema_name).accept_topic(
-        report, who=getpass.getuser(), reason=reason
-    ):
+    if not operators_for(url, schema=settings.schema_name).accept_topic(report, who=user(), reason=reason):
         raise UsageError(f"this outbox has never published into {name}", remedy="there is nothing to accept")
     output.emit(
         report,

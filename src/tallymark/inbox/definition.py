@@ -151,4 +151,8 @@ def _places(given: Any) -> tuple[Place, ...]:
             f"assign={given!r} names no partitions",
             remedy='as in assign=[("transfers", 0), ("transfers", 1)]',
         )
+    if twice := sorted(
+        {f"{topic}/{partition}" for topic, partition in places if places.count((topic, partition)) > 1}
+    ):
+        raise UsageError(f"assign= names {', '.join(twice)} twice", remedy="name each partition once")
     return places

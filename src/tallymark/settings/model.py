@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationInfo, field_validator
 
 from tallymark.lifecycle import Mode, Role
 from tallymark.settings.quantity import ByteSize, Duration
@@ -162,6 +162,14 @@ class InboxSettings(_Section):
         default=timedelta(days=7),
         description="how long kept messages and saved ids stay at least; longer while the log has them",
     )
+
+    @field_validator("max_poll_interval")
+    @classmethod
+    def _outlasts_the_session(cls, interval: timedelta, info: ValidationInfo) -> timedelta:
+        session = info.data.get("session_timeout")
+        if session is not None and interval < session:
+            raise ValueError(f"must not be shorter than inbox.session_timeout ({session.total_seconds():g}s)")
+        return interval
 
 
 class Settings(_Section):
