@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import cast
@@ -14,6 +15,8 @@ from tallymark.inbox.custody import Custody
 from tallymark.inbox.handover import Handover
 from tallymark.inbox.logport import Log
 from tallymark.inbox.ports import Place
+from tallymark.inbox.receiver import Receiver
+from tallymark.inbox.stride import Stride
 from tallymark.store.postgres.inboxstore import PostgresInboxStore
 from tests.inbox_store.conftest import offsets
 from tests.inbox_store.test_unreadable import Script
@@ -29,6 +32,7 @@ class Told(Script):
         super().__init__()
         self.told = bounds
         self.noted: dict[Place, int] = {}
+        self.paused: set[Place] = set()
 
     def topic_ids(self, topics: Collection[str]) -> dict[str, str]:
         return {topic: f"id-of-{topic}" for topic in topics}
@@ -44,6 +48,9 @@ class Told(Script):
 
     def commit(self, ends: Mapping[Place, int], **_how: bool) -> None:
         self.noted.update(ends)
+
+    def pause(self, places: Collection[Place]) -> None:
+        self.paused = set(places)
 
 
 def custody_of(store: PostgresInboxStore, kafka: Told, config: InboxConfig = CONFIG) -> tuple[Custody, Book]:
@@ -65,3 +72,20 @@ def test_a_new_topic_begins_with_all_of_its_partitions_or_not_yet(
     kafka.told[ONE] = (0, 9)
     assert custody.take_waiting() == {ZERO: (7, None)}
     assert (kafka.noted if in_kafka else offsets(store)) == {ZERO: 7, ONE: 9}
+
+
+def test_what_is_set_aside_is_not_read(store: PostgresInboxStore) -> None:
+    """Read and dropped at full speed, it would cost network and CPU for as long as somebody else has it."""
+    kafka = Told({ZERO: (0, 9), ONE: (0, 9)})
+    custody, book = custody_of(store, kafka)
+    handover = Handover(1 << 20)
+    receiver = Receiver(
+        cast(Log, kafka), book, custody, handover, CONFIG, stride=Stride(10, 2.0), held_back=threading.Event()
+    )
+    assert custody.given([ZERO, ONE]).keys() == {ZERO, ONE}
+    receiver._taken_at = float("inf")  # it looks at nothing that waits
+    receiver.run_once(0)
+    assert kafka.paused == set()
+    book.set_aside([ONE])
+    receiver.run_once(0)
+    assert kafka.paused == {ONE}

@@ -132,8 +132,9 @@ class Receiver:
         held = set(self._book.epochs())
         held_back = self._held_back.is_set()
         wanted = held if full or held_back else set()
-        # Every time: what was taken anew since the last look is read again, and may not be.
-        self._kafka.pause(wanted)
+        # Every time: what was taken anew since the last look is read again, and may not be. What is not ours now, though
+        # Kafka assigns it to us, would be read to be dropped; whoever takes it reads it on.
+        self._kafka.pause(wanted | self._book.waiting().keys())
         if less := (self._paused & held) - wanted:
             self._kafka.resume(less)
         self._paused = wanted
