@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -89,3 +90,34 @@ def test_what_is_set_aside_is_not_read(store: PostgresInboxStore) -> None:
     book.set_aside([ONE])
     receiver.run_once(0)
     assert kafka.paused == {ONE}
+
+
+def test_a_log_that_was_cut_back_and_has_grown_again_is_halted(
+    store: PostgresInboxStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its bounds fit the position, so that it would be taken and refused in turns, and never be told to anybody."""
+    now = [1000.0]
+    monkeypatch.setattr("tallymark.inbox.custody.time", SimpleNamespace(monotonic=lambda: now[0]))
+    kafka = Told({ZERO: (0, 9), ONE: (0, 9)})
+    custody, book = custody_of(store, kafka)
+    custody.given([ZERO, ONE])
+    said = {ZERO: "partition log truncation detected"}
+
+    def refuse_for(seconds: int) -> None:
+        for _ in range(seconds):
+            now[0] += 1
+            custody.misplaced(said)
+            custody.take_waiting()
+
+    refuse_for(9)
+    assert book.held().keys() == {ZERO, ONE}, "a leader that has just begun may not know better yet"
+    now[0] += 60
+    refuse_for(9)
+    assert book.held().keys() == {ZERO, ONE}, "that it was so once says nothing of today"
+    refuse_for(3)
+    assert book.held().keys() == {ONE}
+    halted = store.positions()[ZERO].halted
+    assert halted is not None
+    assert "does not read on at offset 9" in halted
+    assert "log truncation detected" in halted
+    assert "tallymark inbox seek" in halted

@@ -37,6 +37,8 @@ class Custody:
         self._handover = handover
         self._config = config
         self._past_end: dict[Place, float] = {}
+        # Where Kafka would not read on, since when, and when it last said so.
+        self._refused: dict[Place, tuple[int, float, float]] = {}
         self.troubles: dict[Place, str] = {}
         self.rebalances = 0
 
@@ -78,17 +80,39 @@ class Custody:
         self._release(epochs)
 
     def misplaced(self, places: Mapping[Place, str]) -> None:
-        """Kafka does not have what we want to read: look into it before anything else is read."""
+        """Kafka does not have what we want to read: look into it before anything else is read.
+
+        Where it seems to be there, and Kafka refuses it again and again, the log was cut back and has grown since.
+        """
+        held, now = self._book.held(), time.monotonic()
+        cut: dict[Place, str] = {}
         for place, said in places.items():
             log.warning("%s/%d: %s", *place, said, extra={"action": "inbox.misplaced"})
-        self._book.set_aside(places)
+            if place not in held:
+                continue
+            at, (before, since, last) = held[place].read, self._refused.get(place, (-1, now, now))
+            if before != at or now - last > _PAST_END_S:
+                since = now
+            self._refused[place] = at, since, now
+            if now - since >= _PAST_END_S:
+                cut[place] = (
+                    f"Kafka does not read on at offset {at} ({said}): the log was cut back, and has grown since. "
+                    f"`tallymark inbox seek` says where to go on"
+                )
+        self._stand_still(cut)
+        self._book.set_aside(places.keys() - cut)
 
     def unreadable(self, places: Mapping[Place, str]) -> None:
         """Something in the log cannot be read: the partition stands still there, and is not passed over."""
+        self._stand_still(
+            {place: f"{said}. `tallymark inbox seek` goes on behind it" for place, said in places.items()}
+        )
+
+    def _stand_still(self, places: Mapping[Place, str]) -> None:
         epochs = self._book.epochs()
         self._book.set_aside(places)
         for place, said in places.items():
-            reason = f"{place[0]}/{place[1]}: {said}. `tallymark inbox seek` goes on behind it"
+            reason = f"{place[0]}/{place[1]}: {said}"
             log.critical("%s", reason, extra={"action": "inbox.halt"})
             self._note(place, reason)
             self._halt(place, epochs.get(place), reason)
