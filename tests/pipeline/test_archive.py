@@ -221,6 +221,30 @@ def test_an_archive_of_something_else_is_refused(ground: Ground, make_topic: Mak
         ground.open(topics=["nowhere-to-be-found"], add_topics=True)
 
 
+@pytest.mark.parametrize("seen", ["none of it", "a part of it"])
+def test_rows_that_the_driver_does_not_see_are_missed(
+    spark: SparkSession, ground: Ground, monkeypatch: pytest.MonkeyPatch, seen: str
+) -> None:
+    """Executors with disks of their own, all of them or some: their files are not where the driver looks."""
+    ground.send(40)
+
+    def elsewhere(point: str) -> None:
+        if point == "archive.written":
+            files = archivefiles.written(next((ground.folder / "staging").iterdir()))
+            for file in files[: 1 if seen == "a part of it" else None]:
+                file.unlink()
+
+    monkeypatch.setattr(archives, "reached", elsewhere)
+    with pytest.raises(Problem, match=r"40 rows were written, \d+ are here: do driver and executors share"):
+        ground.archive(spark)
+    assert not ground.rows()
+    assert {each.next for each in ground.manifests.load().extents.values()} == {0}, "nothing was moved"
+    assert not list((ground.folder / "staging").iterdir())
+    monkeypatch.undo()
+    ground.archive(spark)
+    assert ground.rows() == ground.log()
+
+
 def test_a_file_that_was_taken_away_is_missed(spark: SparkSession, ground: Ground) -> None:
     ground.send(10)
     ground.archive(spark)

@@ -213,6 +213,8 @@ def test_a_file_with_a_moment_that_no_calendar_has(tmp_path: Path) -> None:
         "timestamp": pa.array([1_700_000_000_000_000, far], pa.timestamp("us", tz="UTC")),
     }
     pq.write_table(pa.table(columns), staged / "a.parquet")
-    (found,) = adopt([staged / "a.parquet"], tmp_path / "staged", tmp_path, "x")
+    seen: list[int] = []
+    (found,) = adopt(tmp_path / "staged", tmp_path, "x", lambda rows, _folder: seen.append(rows))
+    assert seen == [2]
     assert found.offsets == (5, 6)
     assert found.logged_ms == (1_700_000_000_000, far // 1000)

@@ -12,9 +12,10 @@ import psycopg
 import pyarrow.parquet as pq
 import pytest
 
-from tallymark.errors import SchemaMismatch, Unreachable, UsageError
+from tallymark.errors import Problem, SchemaMismatch, Unreachable, UsageError
 from tallymark.lifecycle import Role
 from tallymark.message import new_id
+from tallymark.pipeline import snapshot as snapshots
 from tallymark.pipeline.snapshot import read, take
 from tallymark.store.postgres.migrations import migrate
 from tallymark.store.postgres.snapshot import (
@@ -129,6 +130,26 @@ def test_nothing_stays_of_a_snapshot_that_failed(spark: SparkSession, database: 
     with exported(database, schema="tallymark") as point:
         pass
     with pytest.raises(Unreachable, match="the point that was read is gone"):
+        take(spark, database, "tallymark", point, tmp_path / "s")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_snapshot_counts_what_tasks_have_written(
+    spark: SparkSession, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Executors with disks of their own: what they have written is not where the driver looks."""
+    migrate(database, role=Role.BOTH)
+    add(database, 30)
+
+    def elsewhere(_point: str) -> None:
+        for file in tmp_path.glob(".s.*/outbox/*.parquet"):
+            file.unlink()
+
+    monkeypatch.setattr(snapshots, "reached", elsewhere)
+    with (
+        exported(database, schema="tallymark") as point,
+        pytest.raises(Problem, match="30 rows were written, 0 are here: do driver and executors share"),
+    ):
         take(spark, database, "tallymark", point, tmp_path / "s")
     assert not list(tmp_path.iterdir())
 

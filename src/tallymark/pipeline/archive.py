@@ -234,14 +234,14 @@ class ArchiveRun:
         reached("archive.planned")
         try:
             source = archivefiles.between(self._spark, self._client, moves)
-            archivefiles.write(archivefiles.records(source), staged)
+            count = archivefiles.write(archivefiles.records(source), staged)
             reached("archive.written")
             self._refuse_other_topics()
         except Exception as error:
             shutil.rmtree(staged, ignore_errors=True)
             raise failures.explain(error) from error
         try:
-            files = archivefiles.adopt(archivefiles.written(staged), staged, self._manifests.folder, token)
+            files = archivefiles.adopt(staged, self._manifests.folder, token, count.refuse_other)
         except OSError as error:
             raise Problem(
                 f"the archive {self._manifests.folder} cannot be written: {error.strerror}",

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from tallymark.errors import Inconsistent
 from tallymark.pipeline import kafkasource
 from tallymark.pipeline.manifest import Move, Stored
+from tallymark.pipeline.rowcount import RowCount
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -60,10 +61,12 @@ def records(source: DataFrame) -> DataFrame:
     return source.selectExpr(*(name for name in COLUMNS if name != "date"), "to_date(timestamp) as date")
 
 
-def write(frame: DataFrame, folder: Path) -> None:
-    """One file per task, topic and day, in a folder of its own."""
-    writer = frame.write.partitionBy("topic", "date").option("compression", _COMPRESSION)
+def write(frame: DataFrame, folder: Path) -> RowCount:
+    """One file per task, topic and day, in a folder of its own. Gives back what was written, for `adopt`."""
+    count = RowCount()
+    writer = count.over(frame).write.partitionBy("topic", "date").option("compression", _COMPRESSION)
     writer.mode("errorifexists").parquet(local(folder))
+    return count
 
 
 def local(path: Path) -> str:
@@ -76,23 +79,25 @@ def written(folder: Path) -> list[Path]:
     return sorted(folder.glob("topic=*/date=*/*.parquet"))
 
 
-def adopt(paths: Sequence[Path], staged: Path, archive: Path, token: str) -> list[Stored]:
-    """Move files to where the next manifest will name them. They reach the disk before it does."""
-    with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda path: _looked_at(path, staged), paths))
-        for number, (path, each) in enumerate(zip(paths, found, strict=True)):
-            target = (
-                archive
-                / "data"
-                / f"topic={each.topic}"
-                / f"date={each.date}"
-                / f"{token}-{number:05}.parquet"
-            )
-            target.parent.mkdir(parents=True, exist_ok=True)
-            os.rename(path, target)
-            found[number] = replace(each, path=str(target.relative_to(archive)))
-        list(pool.map(_sync, {(archive / each.path).parent for each in found}))
-    shutil.rmtree(staged, ignore_errors=True)
+def adopt(staged: Path, archive: Path, token: str, refuse_other: Callable[[int, Path], None]) -> list[Stored]:
+    """Move files to where the next manifest will name them. They reach the disk before it does.
+
+    `refuse_other`: raises where so many rows are not all that were written (RowCount).
+    """
+    try:
+        paths = written(staged)
+        with ThreadPoolExecutor(8) as pool:
+            found = list(pool.map(lambda path: _looked_at(path, staged), paths))
+            refuse_other(sum(each.rows for each in found), archive)
+            for number, (path, each) in enumerate(zip(paths, found, strict=True)):
+                folder = archive / "data" / f"topic={each.topic}" / f"date={each.date}"
+                folder.mkdir(parents=True, exist_ok=True)
+                target = folder / f"{token}-{number:05}.parquet"
+                os.rename(path, target)
+                found[number] = replace(each, path=str(target.relative_to(archive)))
+            list(pool.map(_sync, {(archive / each.path).parent for each in found}))
+    finally:
+        shutil.rmtree(staged, ignore_errors=True)
     return found
 
 

@@ -88,8 +88,8 @@ def _rewritten(
     pieces = max(1, ceil(sum(each.bytes for each in group) / rule.target))
     rows = archivefiles.read(spark, manifests.folder, group)
     rows = rows.coalesce(1) if pieces == 1 else rows.repartitionByRange(pieces, "partition", "offset")
-    archivefiles.write(rows.sortWithinPartitions("partition", "offset"), staged)
-    new = archivefiles.adopt(archivefiles.written(staged), staged, manifests.folder, token)
+    count = archivefiles.write(rows.sortWithinPartitions("partition", "offset"), staged)
+    new = archivefiles.adopt(staged, manifests.folder, token, count.refuse_other)
     refuse_other_rows(group, new)
     reached("archive.rewritten")
     after = manifests.commit(

@@ -22,6 +22,7 @@ from tallymark.crashpoint import reached
 from tallymark.errors import Problem, TallymarkError, Unreachable, UsageError
 from tallymark.pipeline import failures
 from tallymark.pipeline.archivefiles import local
+from tallymark.pipeline.rowcount import RowCount
 from tallymark.store.postgres.snapshot import Cut, Point, jdbc_options
 
 if TYPE_CHECKING:
@@ -77,13 +78,15 @@ def take(
     with _whole(folder) as aside:
         tables = []
         for cut in point.cuts:
+            count = RowCount()
             try:
-                rows = frame(spark, url, schema, point, cut)
+                rows = count.over(frame(spark, url, schema, point, cut))
                 rows.write.option("compression", "zstd").parquet(local(aside / cut.table))
             except Exception as error:
                 raise explained(error) from error
             reached("snapshot.table")
             tables.append(_counted(aside / cut.table))
+            count.refuse_other(tables[-1].rows, folder.absolute().parent)
             note(tables[-1])
         made = Snapshot(
             folder=str(folder.absolute()),
