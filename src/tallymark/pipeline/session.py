@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -153,7 +155,7 @@ def _session(plan: SparkPlan, settings: Mapping[str, str], folder: Path, *, verb
         builder = builder.config(_JVM_OPTIONS, " ".join([*plan.jvm_options, theirs]).strip())
     said = folder / "jvm.log"
     try:
-        with _stderr_to(None if verbose else said):
+        with _stderr_to(None if verbose else said), _our_interrupts():
             session: SparkSession = builder.getOrCreate()
     except (PySparkException, RuntimeError) as error:
         raise _not_started(plan, said, error) from error
@@ -184,6 +186,20 @@ def _not_started(plan: SparkPlan, said: Path, error: Exception) -> Unreachable:
     return Unreachable(
         f"Spark did not start: {last.strip()[:300]}", remedy="--verbose shows what the JVM said"
     )
+
+
+@contextmanager
+def _our_interrupts() -> Iterator[None]:
+    """Whoever has Ctrl-C keeps it. PySpark takes it for itself as it starts: it would talk to the JVM within the handler,
+    in the middle of what the main thread says to it, and raise whatever comes of that."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @contextmanager
