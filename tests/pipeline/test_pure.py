@@ -7,6 +7,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from py4j.protocol import Py4JError, Py4JNetworkError
 
 from tallymark.errors import Problem, SettingsError, Stale, Unreachable, UsageError
 from tallymark.observe.metrics import Metrics
@@ -309,6 +310,22 @@ def test_what_java_says_in_our_words(said: str, kind: type[Exception], sentence:
     assert type(found) is kind
     assert sentence in str(found)
     assert "\n" not in str(found)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ConnectionRefusedError(111, "Connection refused"),
+        Py4JNetworkError("Error while sending"),
+        Py4JError("An error occurred while calling o61.awaitTermination"),
+    ],
+)
+def test_a_jvm_that_is_no_more(error: Exception) -> None:
+    found = failures.explain(error)
+    assert type(found) is Problem
+    assert "Spark itself has ended" in str(found)
+    java = "An error occurred while calling o61.load.\n: org.apache.kafka.common.KafkaException: Connection refused"
+    assert "Spark itself" not in str(failures.explain(Py4JError(java)))
 
 
 def test_what_a_killed_process_left_is_swept_away(tmp_path: Path) -> None:

@@ -6,15 +6,20 @@ import re
 
 from tallymark.errors import Problem, Stale, TallymarkError, Unreachable
 
+# Nothing can be run in a session whose Spark has ended: to try again would fail until patience ends.
+_OVER = "Spark itself has ended, and nothing more can be run in it"
+_AGAIN = (
+    "start the job again: it goes on where it was; look first at the cluster, or for what killed it (memory)"
+)
+
 # In the order of telling: the first that is found counts.
 _KNOWN: tuple[tuple[str, type[TallymarkError], str, str], ...] = (
     (
-        # Nothing can be run in a session whose Spark has ended: to try again would fail until patience ends.
         r"(SparkContext was shut down|Master removed our application|on a stopped SparkContext|"
         r"while trying to connect to the Java server|Answer from Java side is empty)",
         Problem,
-        "Spark itself has ended, and nothing more can be run in it",
-        "start the job again: it goes on where it was; look at the cluster first",
+        _OVER,
+        _AGAIN,
     ),
     (
         # A run that came meanwhile has dropped them: whoever takes the positions again makes them anew.
@@ -93,6 +98,8 @@ def explain(error: BaseException) -> TallymarkError:
     """The same failure in our words."""
     if isinstance(error, TallymarkError):
         return error
+    if is_from_nobody(error):
+        return Problem(_OVER, remedy=_AGAIN)
     text = str(error)
     for pattern, kind, sentence, remedy in _KNOWN:
         if found := re.search(pattern, text):
@@ -101,3 +108,17 @@ def explain(error: BaseException) -> TallymarkError:
     telling = [line.strip() for line in text.splitlines() if "Exception" in line or "Error" in line]
     last = telling[-1] if telling else (text.strip().splitlines() or [type(error).__name__])[0]
     return Problem(f"Spark failed: {last[:300]}", remedy="--verbose shows all of it")
+
+
+def is_from_nobody(error: BaseException) -> bool:
+    """Whether it says that nobody is there to talk to: Spark's JVM was killed, or has crashed.
+
+    By its class: what Java says of connections to Kafka comes as text.
+    """
+    if isinstance(error, ConnectionError):
+        return True
+    if not type(error).__module__.startswith("py4j"):
+        return False
+    # A call that the JVM did not answer any more has this much to say, and no more.
+    unanswered = re.fullmatch(r"An error occurred while calling \S+", str(error).strip())
+    return type(error).__name__ == "Py4JNetworkError" or unanswered is not None

@@ -177,9 +177,12 @@ class Ingest:
                 if self._stop.is_set():
                     break
         finally:
-            batches.end(self._leave_hung, self._spark.sparkContext.cancelAllJobs)
-            query.stop()
-            self._see_out()
+            try:
+                batches.end(self._leave_hung, self._spark.sparkContext.cancelAllJobs)
+                query.stop()
+            finally:
+                # Whatever Spark says to that, or whether it is still there: a commit is not cut short.
+                self._see_out()
         self._commits.settle()
 
     def look(self) -> None:

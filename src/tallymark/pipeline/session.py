@@ -6,11 +6,13 @@ output goes to a file: a user reads our line, and `--verbose` shows all of it.
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import signal
 import sys
 import threading
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -18,10 +20,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tallymark.errors import Unreachable, UsageError
+from tallymark.pipeline import failures
 from tallymark.pipeline.scratch import scratch
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+log = logging.getLogger("tallymark.pipeline")
 
 LOCAL = "local[*]"
 _JVM_OPTIONS = "spark.driver.extraJavaOptions"
@@ -115,12 +120,20 @@ def started(plan: SparkPlan, *, verbose: bool = False) -> Iterator[SparkSession]
     was_there = litter.exists()
     try:
         session = _session(plan, settings, folder, verbose=verbose)
+        quiet = None if verbose else _not_of_py4j
+        if quiet is not None:
+            logging.getLogger().addFilter(quiet)
         try:
             yield session
+        except Exception as error:
+            if failures.is_from_nobody(error):
+                raise failures.explain(error) from error
+            raise
         finally:
             if not theirs:
-                session.stop()
-                _stop_gateway()
+                _stop(session)
+            if quiet is not None:
+                logging.getLogger().removeFilter(quiet)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         if not was_there:
@@ -157,7 +170,7 @@ def _session(plan: SparkPlan, settings: Mapping[str, str], folder: Path, *, verb
     try:
         with _stderr_to(None if verbose else said), _our_interrupts():
             session: SparkSession = builder.getOrCreate()
-    except (PySparkException, RuntimeError) as error:
+    except (PySparkException, RuntimeError, ConnectionError) as error:
         raise _not_started(plan, said, error) from error
     except Exception as error:
         if type(error).__module__.startswith("py4j"):
@@ -220,6 +233,30 @@ def _stderr_to(path: Path | None) -> Iterator[None]:
         os.close(target)
 
 
+def _not_of_py4j(record: logging.LogRecord) -> bool:
+    """What goes between us and the JVM, told to the root logger with a traceback: whoever asked is told as well."""
+    return Path(record.pathname).parent.name != "py4j"
+
+
+def _stop(session: SparkSession) -> None:
+    """Spark and its JVM, if they are still there. Why the job ends is not for its end to say."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession as Sessions
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            session.stop()
+    except Exception as error:  # noqa: BLE001 - it is no more
+        log.debug("Spark could not be stopped: %s", error, extra={"action": "spark.stop"})
+        SparkContext._active_spark_context = None
+        Sessions._instantiatedSession = Sessions._activeSession = None
+    try:
+        _stop_gateway()
+    except Exception as error:  # noqa: BLE001 - as above
+        log.debug("the JVM could not be stopped: %s", error, extra={"action": "spark.stop"})
+
+
 def _stop_gateway() -> None:
     """End the JVM: another session of this process may want other jars, and nothing of ours outlives us."""
     from pyspark import SparkContext
@@ -227,9 +264,11 @@ def _stop_gateway() -> None:
     gateway = SparkContext._gateway
     if gateway is None:
         return
-    process = getattr(gateway, "proc", None)
-    gateway.shutdown()
-    if process is not None and process.stdin is not None:
-        process.stdin.close()
-        process.wait(30)
     SparkContext._gateway = SparkContext._jvm = None
+    process = getattr(gateway, "proc", None)
+    try:
+        gateway.shutdown()
+    finally:
+        if process is not None and process.stdin is not None:
+            process.stdin.close()
+            process.wait(30)
