@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 import psycopg
 import pytest
 
-from tallymark.inbox.identity import received
-from tallymark.inbox.ports import Received
+from tallymark.inbox.identity import key_hash, received
+from tallymark.inbox.ports import Queued, Received
 from tallymark.message import new_id
 from tallymark.pipeline.ingest import new_run
 from tallymark.store.postgres.connection import connect
@@ -133,3 +133,44 @@ def test_what_a_replay_keeps_while_we_look_is_looked_at_again(
             assert (staged.count, staged.kept[place]) == (3, 3)
         committed.result(60)
     assert ground.value("select count(*) from tallymark.inbox") == 5
+
+
+@pytest.mark.parametrize("queued", ["few wait", "many wait"])
+def test_a_batch_waits_behind_its_keys_and_does_not_read_the_whole_queue(
+    inbox_ground: Ground, store: PipelineStore, queued: str
+) -> None:
+    """However long the queue is. What has no key waits for nothing; and of other topics, or in any order, neither."""
+    ground, many = inbox_ground, queued == "many wait"
+    place = ground.topic, 0
+
+    def row(offset: int, key: bytes | None, topic: str = ground.topic) -> Received:
+        return received(topic, 0, offset, key, b"v", headers(str(new_id())), 0)
+
+    first = [row(0, b"held"), row(1, None), row(2, b"held", "other")]
+    with store.inbox.begin() as tx:
+        tx.keep(first)
+        tx.enqueue([Queued(each, key_hash(each.topic, each.key, each.id)) for each in first])
+    if many:
+        ground.query(
+            "insert into tallymark.queue (consumer, key_hash, source, id, topic, partition) "
+            "select %s, case when n % 2 = 0 then 7 else n end, 's', gen_random_uuid(), %s, 0 "
+            "from generate_series(1, 10000) n returning 1",
+            ground.name,
+            ground.topic,
+        )
+    batch = [row(10, b"held"), row(11, b"free"), row(12, None), row(13, b"held"), row(14, b"held", "third")]
+    with connect(ground.url, application="tests", autocommit=False) as connection:
+        stage(connection, store.stagings[0], batch, WON)
+        connection.commit()
+    with store.inbox.begin() as tx:
+        staged = store.transaction(tx).staged(store.run, store.stagings[0], {WON: 5}, {place: 5})
+        staged.check()
+        assert tx.any_queued()
+        found = staged.drop_held([ground.topic, "other"], tx.held)
+        read = "select coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0) from pg_stat_xact_user_tables"
+        with psycopg.ClientCursor(tx.handed) as cursor:
+            (seen,) = cursor.execute(f"{read} where relname = 'queue'").fetchone() or (None,)
+    assert [each.id for each in found] == [batch[0].id, batch[3].id]
+    assert staged.count == 3
+    assert seen is not None
+    assert seen < 5_000

@@ -176,7 +176,7 @@ class Commit:
             return applied, self._queued(staged.drop_all())
         if tx.any_queued():
             ordered = [topic for topic in self._effect.handlers.topics if self._of(topic) == "key"]
-            later = self._queued(staged.drop_held(ordered))
+            later = self._queued(staged.drop_held(ordered, tx.held))
         if not staged.count:
             return applied, later
         if self._tried(tx, Messages(staged.relation(), staged.count)):

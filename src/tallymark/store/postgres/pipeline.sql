@@ -90,9 +90,13 @@ returning id, source, named, topic, partition, "offset", position, key, value, h
 insert into {table} (id, source, named, topic, partition, "offset", position, key, value, headers, logged_at, token)
 values (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s::json, %s, %s)
 
+-- name: how_many_wait
+-- Up to a bound: a queue may be longer than anybody wants to read.
+select count(*) from (select from {schema}.queue where consumer = %(consumer)s limit %(at_most)s) q
+
 -- name: drop_held
--- What has to wait behind the unfinished of its key. By the key itself: few keys wait, and many messages come. Without
--- values and headers: whoever takes them from the queue reads those in the inbox.
+-- What has to wait behind the unfinished of its key, where few wait: by the keys themselves. Without values and headers:
+-- whoever takes them from the queue reads those in the inbox.
 with waiting as (
     select distinct i.topic, i.key from {schema}.queue q
       join {schema}.inbox i on i.id = q.id and i.source = q.source and i.consumer = q.consumer
@@ -102,10 +106,16 @@ delete from {table} s using waiting w
  where s.token = any(%(tokens)s) and s.topic = w.topic and s.key = w.key and s.topic = any(%(ordered)s)
 returning s.id, s.source, s.named, s.topic, s.partition, s."offset", s.position, s.key, null::bytea, '', s.logged_at
 
+-- name: keys
+-- Those that came, where many wait.
+select distinct topic, key from {table}
+ where token = any(%(tokens)s) and key is not null and topic = any(%(ordered)s)
+
 -- name: drop_behind
--- The same for keys that failed just now.
+-- What has to wait behind these keys: all of it, or from the n-th row on.
 delete from {table} s using unnest(%(topics)s::text[], %(keys)s::bytea[]) w(topic, key)
- where s.token = any(%(tokens)s) and s.n >= %(from_n)s and s.topic = w.topic and s.key = w.key
+ where s.token = any(%(tokens)s) and (%(from_n)s::bigint is null or s.n >= %(from_n)s)
+   and s.topic = w.topic and s.key = w.key
 returning s.id, s.source, s.named, s.topic, s.partition, s."offset", s.position, s.key, null::bytea, '', s.logged_at
 
 -- name: number

@@ -12,13 +12,15 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import psycopg
 from psycopg import sql
+from psycopg.rows import tuple_row
 
 from tallymark.errors import Problem, Stale
+from tallymark.inbox.identity import key_hash
 from tallymark.inbox.ports import Place, Received
 from tallymark.store.postgres.connection import Connection
 from tallymark.store.postgres.handed import ours
@@ -43,6 +45,10 @@ _KINDS = (
     "json",
     "timestamptz",
 )
+# So many rows of the queue are read whole; and so many keys of a batch are looked up at a time.
+_FEW_WAIT = 2_000
+_KEYS = 2_000
+_NO_ID = uuid.UUID(int=0)
 # How often somebody else's commit (a replay's) may come between our look and our insert.
 _TRIES = 5
 
@@ -153,22 +159,44 @@ class Staged:
             self.kept[each.topic, each.partition] += 1
         self._left += len(messages)
 
-    def drop_held(self, ordered: Collection[str]) -> list[Received]:
-        """Take out, in order, what waits behind the unfinished of its key. Without values: it is for the queue."""
-        found = [Received(*row) for row in self._rows("drop_held", ordered=list(ordered))]
-        self._left -= len(found)
-        return sorted(found, key=lambda each: (each.topic, each.partition, each.offset))
+    def drop_held(
+        self, ordered: Collection[str], held: Callable[[Collection[int]], frozenset[int]]
+    ) -> list[Received]:
+        """Take out, in order, what waits behind the unfinished of its key. Without values: it is for the queue.
 
-    def drop_behind(self, keys: Collection[tuple[str, bytes]], from_n: int) -> list[Received]:
-        """The same for keys that failed just now, from the n-th row on."""
+        Found from the shorter side. Few wait: by their keys. Many: by the keys that came, and `held` tells which of them
+        have to wait; a batch must not cost as much as the queue is long.
+        """
+        if self._rows("how_many_wait", at_most=_FEW_WAIT + 1)[0][0] <= _FEW_WAIT:
+            return self._in_order(self._rows("drop_held", ordered=list(ordered)))
+        waiting: list[tuple[str, bytes]] = []
+        for keys in self._keys(ordered):
+            hashes = [key_hash(topic, key, _NO_ID) for topic, key in keys]
+            found = held(set(hashes))
+            waiting += [each for each, hashed in zip(keys, hashes, strict=True) if hashed in found]
+        return self.drop_behind(waiting) if waiting else []
+
+    def drop_behind(self, keys: Collection[tuple[str, bytes]], from_n: int | None = None) -> list[Received]:
+        """The same for these keys: for all of it, or from the n-th row on."""
         parameters = {
             "topics": [topic for topic, _ in keys],
             "keys": [key for _, key in keys],
             "from_n": from_n,
         }
-        found = [Received(*row) for row in self._rows("drop_behind", **parameters)]
+        return self._in_order(self._rows("drop_behind", **parameters))
+
+    def _in_order(self, rows: Sequence[Any]) -> list[Received]:
+        found = [Received(*row) for row in rows]
         self._left -= len(found)
         return sorted(found, key=lambda each: (each.topic, each.partition, each.offset))
+
+    def _keys(self, ordered: Collection[str]) -> Iterator[list[tuple[str, bytes]]]:
+        """All keys of these rows, some at a time: together they may be as large as the batch."""
+        named = {"consumer": self._consumer, "tokens": self._tokens, "ordered": list(ordered)}
+        with psycopg.ServerCursor(self._connection, "tallymark_keys", row_factory=tuple_row) as cursor:
+            cursor.execute(self._sql["keys"], named)
+            while keys := cursor.fetchmany(_KEYS):
+                yield keys
 
     def drop_all(self) -> list[Received]:
         """Everything, in order: it is applied by others, later."""
