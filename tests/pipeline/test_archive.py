@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,12 +12,15 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from tallymark.broker.kafka import AdminClient, NewTopic
+from tallymark.broker.offsets import Logs
 from tallymark.errors import Inconsistent, Problem, Stale
 from tallymark.pipeline import archive as archives
 from tallymark.pipeline import archivefiles
 from tallymark.pipeline.archive import Archived
 from tallymark.pipeline.archivestatus import look
 from tallymark.pipeline.compact import Compaction
+from tallymark.pipeline.manifest import Place
+from tallymark.policy import Backoff
 from tests.conftest import MakeTopic
 from tests.deleting import deleted
 from tests.pipeline.archiving import Ground, millis
@@ -206,6 +209,43 @@ def test_a_topic_that_was_made_anew_is_another(
     with pytest.raises(Problem, match="was deleted and made anew"):
         ground.archive(spark)
     assert ground.rows() == rows
+
+
+class Forgetful(Logs):
+    """A Kafka whose brokers have just been restarted: for a while they do not tell of a topic."""
+
+    def __init__(self, ground: Ground, topic: str, answers: str) -> None:
+        super().__init__(AdminClient({**ground.client, "log_level": 3}))
+        self._topic, self._answers = topic, answers
+        self.times = 3
+
+    def _forgets(self, answer: str) -> bool:
+        self.times -= answer == self._answers
+        return answer == self._answers and self.times >= 0
+
+    def topic_ids(self, topics: Collection[str]) -> dict[str, str]:
+        asked = {*topics} - {self._topic} if self._forgets("topic_ids") else topics
+        return super().topic_ids(asked)
+
+    def partitions(self, topics: Collection[str]) -> list[Place]:
+        asked = {*topics} - {self._topic} if self._forgets("partitions") else topics
+        return super().partitions(asked)
+
+
+@pytest.mark.parametrize("answers", ["topic_ids", "partitions"])
+def test_a_topic_that_kafka_does_not_tell_of_for_a_moment_is_waited_for(
+    spark: SparkSession, make_archive: MakeArchive, answers: str
+) -> None:
+    """Neither does the run end for it, nor does it end without it."""
+    ground = make_archive(topics=2)
+    ground.send(10)
+    ground.send(10, topic=ground.topics[1])
+    state, run = ground.open()
+    logs = Forgetful(ground, ground.topics[1], answers)
+    ground.logs = lambda: logs  # type: ignore[method-assign]
+    ground.job(spark, state, run, [], backoff=Backoff(first_s=0.01, cap_s=0.05)).run()
+    assert logs.times < 0
+    assert ground.rows() == ground.log()
 
 
 def test_an_archive_of_something_else_is_refused(ground: Ground, make_topic: MakeTopic) -> None:

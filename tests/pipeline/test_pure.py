@@ -7,11 +7,9 @@ import threading
 from pathlib import Path
 
 import pytest
-from py4j.protocol import Py4JError, Py4JNetworkError
 
-from tallymark.errors import Problem, SettingsError, Stale, Unreachable, UsageError
+from tallymark.errors import Problem, SettingsError, UsageError
 from tallymark.observe.metrics import Metrics
-from tallymark.pipeline import failures
 from tallymark.pipeline.batchsize import BatchSize
 from tallymark.pipeline.committing import Committed
 from tallymark.pipeline.kafkasource import java_settings, log_of, offsets_json, offsets_of, options
@@ -262,70 +260,6 @@ def test_speculation_is_refused() -> None:
     ).settings()
     assert found["spark.speculation"] == "false"
     assert found["spark.jars"] == "a.jar,b.jar"
-
-
-@pytest.mark.parametrize(
-    ("said", "kind", "sentence"),
-    [
-        (
-            "tallymark.errors.Unreachable: PostgreSQL cannot be reached: x",
-            Unreachable,
-            "a task lost its connection",
-        ),
-        (
-            "tallymark.store.postgres.staged.StagingLost: the table that a task loads into was dropped",
-            Stale,
-            "the table that a task loads into was dropped",
-        ),
-        (
-            "org.apache.spark.SparkException: [KAFKA_DATA_LOSS.COULD_NOT_READ_OFFSET_RANGE] Some data may have been lost"
-            " because they are not available in Kafka any more",
-            Unreachable,
-            "Kafka does not have what was to be read",
-        ),
-        ("[KAFKA_DATA_LOSS.START_OFFSET_RESET] The starting offset", Unreachable, "does not have what was"),
-        ("Job 3 cancelled because SparkContext was shut down", Problem, "Spark itself has ended"),
-        (
-            "ExecutorLostFailure (executor 1 exited)\nMaster removed our application: FAILED",
-            Problem,
-            "Spark itself has ended",
-        ),
-        ("ModuleNotFoundError: No module named 'app'", Problem, "do not have the Python module app"),
-        (
-            "org.apache.kafka.common.errors.TimeoutException: Timed out",
-            Unreachable,
-            "cannot be reached by Spark",
-        ),
-        (
-            "assertion failed: If startingOffsets contains specific offsets, you must specify all TopicPartitions.",
-            Stale,
-            "partitions were added",
-        ),
-        ("Python worker exited unexpectedly (crashed)", Unreachable, "lost the executors"),
-        ("java.lang.IllegalStateException: odd\n\tat x.y", Problem, "java.lang.IllegalStateException: odd"),
-    ],
-)
-def test_what_java_says_in_our_words(said: str, kind: type[Exception], sentence: str) -> None:
-    found = failures.explain(RuntimeError(said))
-    assert type(found) is kind
-    assert sentence in str(found)
-    assert "\n" not in str(found)
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        ConnectionRefusedError(111, "Connection refused"),
-        Py4JNetworkError("Error while sending"),
-        Py4JError("An error occurred while calling o61.awaitTermination"),
-    ],
-)
-def test_a_jvm_that_is_no_more(error: Exception) -> None:
-    found = failures.explain(error)
-    assert type(found) is Problem
-    assert "Spark itself has ended" in str(found)
-    java = "An error occurred while calling o61.load.\n: org.apache.kafka.common.KafkaException: Connection refused"
-    assert "Spark itself" not in str(failures.explain(Py4JError(java)))
 
 
 def test_what_a_killed_process_left_is_swept_away(tmp_path: Path) -> None:

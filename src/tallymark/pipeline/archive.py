@@ -12,7 +12,7 @@ import secrets
 import shutil
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -69,12 +69,18 @@ class Archived:
     number: int
 
 
-def bounds_of(logs: Logs, topics: Sequence[str]) -> dict[Place, Bounds]:
-    """Where the logs of these topics begin and end now."""
+def bounds_of(logs: Logs, topics: Sequence[str], known: Collection[str] = ()) -> dict[Place, Bounds]:
+    """Where the logs of these topics begin and end now. One that is `known` was there a moment ago: it is waited for."""
     ids = logs.topic_ids(topics)
-    if missing := sorted(set(topics) - ids.keys()):
+    if missing := sorted(set(topics) - ids.keys() - set(known)):
         raise Problem(f"there is no topic {missing[0]}", remedy="check --topic, or make it first")
     places = logs.partitions(topics)
+    # One that is left out for a moment must not drop out of the run: what is there now would count as all there is.
+    if silent_topics := sorted(set(topics) - ({topic for topic, _ in places} & ids.keys())):
+        raise Unreachable(
+            f"Kafka says nothing of topic {silent_topics[0]}",
+            remedy="look with `tallymark topics check` whether it is still there",
+        )
     found = {place: Bounds(*ends, ids[place[0]]) for place, ends in logs.bounds(places).items()}
     if silent := sorted(set(places) - found.keys()):
         raise Unreachable(
@@ -195,7 +201,7 @@ class ArchiveRun:
             before = self.state.number
             try:
                 if self._config.available_now and ends is None:
-                    ends = bounds_of(self._logs, self._topics)
+                    ends = bounds_of(self._logs, self._topics, self.state.topics)
                 self.run_once(ends)
                 healthy, untidy = True, untidy + 1
                 if not self._behind:
@@ -218,7 +224,7 @@ class ArchiveRun:
 
     def run_once(self, ends: Mapping[Place, Bounds] | None = None) -> bool:
         """One micro-batch, up to `ends` or to where the logs end now; False where there was nothing to do."""
-        now = bounds_of(self._logs, self._topics)
+        now = bounds_of(self._logs, self._topics, self.state.topics)
         refuse_trouble(self.state, now)
         upto = now if ends is None else ends
         moves = next_moves(self.state, upto, self._config.max_offsets)

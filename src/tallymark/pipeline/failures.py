@@ -48,10 +48,17 @@ _KNOWN: tuple[tuple[str, type[TallymarkError], str, str], ...] = (
     ),
     (
         # Between taking the positions and the query's start: they are taken again, with what was added.
-        r"you must specify all TopicPartitions",
+        r"(you must specify all TopicPartitions|don't match what are assigned)",
         Stale,
         "partitions were added to a topic since its positions were taken",
         "it is tried again, with all of them",
+    ),
+    (
+        # With Trigger.AvailableNow, where brokers do not agree yet. What is gone is found when positions are taken.
+        r"The error could be transient - restart your query",
+        Unreachable,
+        "Kafka tells Spark now this and now that of its partitions and where they end",
+        "it is tried again; look at the brokers if it goes on",
     ),
     (
         r"(UnknownTopicOrPartitionException|UNKNOWN_TOPIC_OR_PARTITION)[^\n]*",
@@ -66,8 +73,10 @@ _KNOWN: tuple[tuple[str, type[TallymarkError], str, str], ...] = (
         "it is looked into before anything else is read",
     ),
     (
-        r"(TimeoutException|DisconnectException|Failed to construct kafka|Failed to create new KafkaAdminClient|"
-        r"TimeoutException: Timed out)[^\n]*",
+        # Its own time-outs alone: Spark's parts have theirs with each other.
+        r"(kafka\.common\.errors\.TimeoutException|Timed out waiting for a node assignment|"
+        r"Timeout of \d+ ?ms expired before|DisconnectException|Failed to construct kafka|"
+        r"Failed to create new KafkaAdminClient)[^\n]*",
         Unreachable,
         "Kafka cannot be reached by Spark",
         "check that the brokers are up and reachable from where Spark runs",
@@ -84,6 +93,12 @@ _KNOWN: tuple[tuple[str, type[TallymarkError], str, str], ...] = (
         Unreachable,
         "Spark lost the executors that were at work",
         "it is tried again; look at the cluster if it goes on",
+    ),
+    (
+        r"(RpcTimeoutException|Futures timed out|concurrent\.TimeoutException)",
+        Unreachable,
+        "Spark's own parts did not answer each other in time",
+        "it is tried again; look whether the driver or the cluster has too much to do",
     ),
     (
         r"No space left on device",

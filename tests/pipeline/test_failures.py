@@ -1,0 +1,98 @@
+"""What Spark, Java and Kafka's connector say, in our words."""
+
+from __future__ import annotations
+
+import pytest
+from py4j.protocol import Py4JError, Py4JNetworkError
+
+from tallymark.errors import Problem, Stale, Unreachable
+from tallymark.pipeline import failures
+
+
+@pytest.mark.parametrize(
+    ("said", "kind", "sentence"),
+    [
+        (
+            "tallymark.errors.Unreachable: PostgreSQL cannot be reached: x",
+            Unreachable,
+            "a task lost its connection",
+        ),
+        (
+            "tallymark.store.postgres.staged.StagingLost: the table that a task loads into was dropped",
+            Stale,
+            "the table that a task loads into was dropped",
+        ),
+        (
+            "org.apache.spark.SparkException: [KAFKA_DATA_LOSS.COULD_NOT_READ_OFFSET_RANGE] Some data may have been lost"
+            " because they are not available in Kafka any more",
+            Unreachable,
+            "Kafka does not have what was to be read",
+        ),
+        ("[KAFKA_DATA_LOSS.START_OFFSET_RESET] The starting offset", Unreachable, "does not have what was"),
+        ("Job 3 cancelled because SparkContext was shut down", Problem, "Spark itself has ended"),
+        (
+            "ExecutorLostFailure (executor 1 exited)\nMaster removed our application: FAILED",
+            Problem,
+            "Spark itself has ended",
+        ),
+        ("ModuleNotFoundError: No module named 'app'", Problem, "do not have the Python module app"),
+        (
+            "org.apache.kafka.common.errors.TimeoutException: Timed out",
+            Unreachable,
+            "cannot be reached by Spark",
+        ),
+        (
+            "assertion failed: If startingOffsets contains specific offsets, you must specify all TopicPartitions.",
+            Stale,
+            "partitions were added",
+        ),
+        (
+            "[STREAM_FAILED] Query terminated with exception: Timed out waiting for a node assignment. Call: listNodes",
+            Unreachable,
+            "cannot be reached by Spark",
+        ),
+        (
+            "org.apache.spark.rpc.RpcTimeoutException: Futures timed out after [120 seconds]. This timeout is controlled"
+            " by spark.rpc.askTimeout\nCaused by: java.util.concurrent.TimeoutException: Futures timed out",
+            Unreachable,
+            "Spark's own parts did not answer each other",
+        ),
+        (
+            "[END_OFFSET_HAS_GREATER_OFFSET_FOR_TOPIC_PARTITION_THAN_PREFETCHED] For Kafka data source with"
+            " Trigger.AvailableNow, end offset should have lower or equal offset per each topic partition than"
+            " pre-fetched offset. The error could be transient - restart your query, and report if you still see it",
+            Unreachable,
+            "now this and now that",
+        ),
+        (
+            "[LOST_TOPIC_PARTITIONS_IN_END_OFFSET_WITH_TRIGGER_AVAILABLENOW] Some of partitions in Kafka topic(s) have"
+            " been lost during running query with Trigger.AvailableNow. The error could be transient - restart your"
+            " query, and report if you still see the same issue.",
+            Unreachable,
+            "now this and now that",
+        ),
+        ("Python worker exited unexpectedly (crashed)", Unreachable, "lost the executors"),
+        ("java.lang.IllegalStateException: odd\n\tat x.y", Problem, "java.lang.IllegalStateException: odd"),
+    ],
+)
+def test_what_java_says_in_our_words(said: str, kind: type[Exception], sentence: str) -> None:
+    found = failures.explain(RuntimeError(said))
+    assert type(found) is kind
+    assert sentence in str(found)
+    assert "\n" not in str(found)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ConnectionRefusedError(111, "Connection refused"),
+        Py4JNetworkError("Error while sending"),
+        Py4JError("An error occurred while calling o61.awaitTermination"),
+    ],
+)
+def test_a_jvm_that_is_no_more(error: Exception) -> None:
+    found = failures.explain(error)
+    assert type(found) is Problem
+    assert "Spark itself has ended" in str(found)
+    java = "An error occurred while calling o61.load.\n: org.apache.kafka.common.KafkaException: Connection refused"
+    assert "Spark itself" not in str(failures.explain(Py4JError(java)))
