@@ -7,10 +7,12 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from tallymark.pipeline.machine import lives_here, of_this_machine
+from tallymark.pipeline.machine import lives_here, of_this_machine, process_here
+from tallymark.pipeline.scratch import scratch
 
 
 @pytest.fixture
@@ -40,3 +42,19 @@ def test_a_process_of_this_machine_is_known_to_live_or_to_have_ended(ended: int)
 )
 def test_nobody_can_tell_of_other_machines(ended: int, elsewhere: Callable[[int], str]) -> None:
     assert lives_here(elsewhere(ended)) is None
+
+
+def test_what_a_killed_process_left_is_swept_away(ended: int, tmp_path: Path) -> None:
+    """Its own machine's: the number of one that lives elsewhere may be nobody's here, and its folder is in use."""
+    boot = process_here().partition("-")[0]
+    left = tmp_path / f"tallymark-query-{boot}-{ended}-abc"
+    others = [
+        tmp_path / f"tallymark-query-{name}-abc" for name in (f"00000000-{ended}", f"{boot}-1", f"{ended}")
+    ]
+    for folder in (left, *others):
+        folder.mkdir()
+    made = scratch("query", tmp_path)
+    assert made.is_dir()
+    assert sorted(tmp_path.iterdir()) == sorted([made, *others])
+    again = scratch("query", tmp_path)
+    assert sorted(tmp_path.iterdir()) == sorted([made, again, *others])

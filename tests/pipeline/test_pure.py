@@ -17,7 +17,6 @@ from tallymark.pipeline.loading import combined
 from tallymark.pipeline.onebehind import OneBehind
 from tallymark.pipeline.patience import Patience
 from tallymark.pipeline.progress import Gauges, behind_of, late_s
-from tallymark.pipeline.scratch import scratch
 from tallymark.pipeline.session import SparkPlan
 
 
@@ -260,12 +259,3 @@ def test_speculation_is_refused() -> None:
     ).settings()
     assert found["spark.speculation"] == "false"
     assert found["spark.jars"] == "a.jar,b.jar"
-
-
-def test_what_a_killed_process_left_is_swept_away(tmp_path: Path) -> None:
-    left, others = tmp_path / "tallymark-query-999999999-abc", tmp_path / "tallymark-query-1-abc"
-    left.mkdir()
-    others.mkdir()
-    made = scratch("query", tmp_path)
-    assert made.is_dir()
-    assert sorted(tmp_path.iterdir()) == sorted([made, others])

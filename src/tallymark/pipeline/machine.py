@@ -28,8 +28,23 @@ def lives_here(owner: str) -> bool | None:
     boot = token.partition("-")[2]
     if not boot or boot != _here() or host != socket.gethostname() or not pid.isdigit():
         return None
+    return _runs(int(pid))
+
+
+def process_here() -> str:
+    """This very process, short enough for a file's name: this boot, this space of numbers, its number."""
+    return f"{_here() or 'unknown'}-{os.getpid()}"
+
+
+def has_ended(process: str) -> bool:
+    """Whether a process that was named so has ended; False where nobody here can tell."""
+    boot, _, pid = process.partition("-")
+    return bool(_here()) and boot == _here() and pid.isdigit() and not _runs(int(pid))
+
+
+def _runs(pid: int) -> bool:
     try:
-        os.kill(int(pid), 0)
+        os.kill(pid, 0)
     except ProcessLookupError:
         return False
     except PermissionError:
