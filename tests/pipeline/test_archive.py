@@ -83,6 +83,19 @@ def test_compaction_leaves_every_row(spark: SparkSession, ground: Ground) -> Non
     assert ground.rows() == ground.log()
 
 
+def test_a_compaction_that_failed_leaves_nothing(spark: SparkSession, ground: Ground) -> None:
+    """A file that cannot be read any more: tasks fail in mid-write, and what they wrote would stay until the next run."""
+    ground.send(60)
+    ground.archive(spark, max_offsets=20)
+    damaged = ground.files()[-1]
+    damaged.write_bytes(damaged.read_bytes()[:100])
+    state, run = ground.open()
+    with pytest.raises(Problem):
+        ground.job(spark, state, run, []).tidy(at_least=2)
+    assert not list((ground.folder / "staging").iterdir())
+    assert not ground.strays()
+
+
 def test_two_runs_at_once_archive_nothing_twice(spark: SparkSession, ground: Ground) -> None:
     """A zombie, whatever it believes about the lock: its manifest is refused, and its files are cleared away."""
     ground.send(40)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -146,6 +147,28 @@ def test_a_missing_or_damaged_manifest_is_not_passed_over(tmp_path: Path) -> Non
     second.write_text(text[: len(text) // 2])
     with pytest.raises(Inconsistent, match="is damaged"):
         log.load()
+
+
+@pytest.mark.parametrize("call", ["fsync", "replace"])
+def test_a_disk_that_fails_behind_a_manifest_is_one_clear_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """The manifest counts; the sum of all is made anew another time, and nothing half-written stays."""
+    log = ManifestLog(tmp_path, sum_every=2)
+    log.prepare()
+    state = log.commit(log.load(), opening())
+
+    def fails(number: int | Path, *_rest: Path) -> None:
+        if call == "replace" or os.path.isdir(number):
+            raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, call, fails)
+    with pytest.raises(Problem, match=r"manifest 2 is written, and the folder .* fails: Input/output error"):
+        log.commit(state, batch(2, 0, 10, stored("x")))
+    monkeypatch.undo()
+    assert log.load().number == 2
+    assert sorted(path.suffix for path in (tmp_path / "manifests").iterdir()) == [".json", ".json"]
+    assert log.commit(log.load(), batch(3, 10, 20, stored("y", 10, 19))).number == 3
 
 
 def test_the_second_run_is_told_who_holds_the_archive(tmp_path: Path) -> None:

@@ -12,11 +12,13 @@ import psycopg
 import pyarrow.parquet as pq
 import pytest
 
+from tallymark.cli.main import EXIT_INTERRUPTED
 from tallymark.errors import Problem, SchemaMismatch, Unreachable, UsageError
 from tallymark.lifecycle import Role
 from tallymark.message import new_id
 from tallymark.pipeline import snapshot as snapshots
-from tallymark.pipeline.snapshot import read, take
+from tallymark.pipeline.machine import process_here
+from tallymark.pipeline.snapshot import read, sweep, take
 from tallymark.store.postgres.migrations import migrate
 from tallymark.store.postgres.snapshot import (
     conditions,
@@ -187,6 +189,34 @@ def test_the_verb(make_database: Callable[[], str], tmp_path: Path) -> None:
     with start_child(arguments) as child:
         assert child.wait(240) == 2
         assert "is there already" in child.output
+
+
+@pytest.mark.full
+def test_a_snapshot_that_is_told_to_stop_leaves_nothing(database: str, tmp_path: Path) -> None:
+    migrate(database, role=Role.BOTH)
+    add(database, 20)
+    words = ["-m", "tallymark", "pipeline", "snapshot", str(tmp_path / "s"), "--database", database]
+    with start_child([*words, "--master", "local[2]"], crash_point="snapshot.table:1:stop") as child:
+        child.wait_stopped(120)
+        assert [path.name.partition("-")[0] for path in tmp_path.iterdir()] == [".s.tallymark"]
+        child.terminate()
+        child.cont()
+        assert child.wait(60) == EXIT_INTERRUPTED, child.output
+    assert "Traceback" not in child.output
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_a_killed_snapshot_left_is_swept_away(tmp_path: Path) -> None:
+    """That of this process, too; but not what one of another machine is at."""
+    with start_child(["-c", ""]) as ended:
+        ended.wait()
+    here, boot = process_here(), process_here().partition("-")[0]
+    for process in (here, f"{boot}-{ended.pid}", f"00000000-{ended.pid}", f"{boot}-1"):
+        (tmp_path / f".s.tallymark-{process}-0a1b2c3d").mkdir()
+    (tmp_path / ".s.older").mkdir()
+    sweep(tmp_path / "new")
+    left = {".s.older", f".s.tallymark-00000000-{ended.pid}-0a1b2c3d", f".s.tallymark-{boot}-1-0a1b2c3d"}
+    assert {path.name for path in tmp_path.iterdir()} == left
 
 
 def test_pieces_leave_no_row_out() -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from tallymark.cli import connections, output
+from tallymark.cli.signals import interruptible
 from tallymark.cli.sparkoptions import ConfOption, MasterOption, SparkVerbose
 from tallymark.errors import UsageError
 
@@ -23,7 +25,7 @@ def snapshot(
     """Outbox, batches, inbox, applications and dead letters as they were at one moment, for the tally to read."""
     from tallymark.cli.pipelinerun import plan_of
     from tallymark.pipeline.session import started
-    from tallymark.pipeline.snapshot import Table, take
+    from tallymark.pipeline.snapshot import Table, sweep, take
     from tallymark.store.postgres.snapshot import exported, jdbc_options
     from tallymark.store.postgres.tallyrecord import recorded
     from tallymark.store.sqlite.schema import is_sqlite
@@ -45,12 +47,17 @@ def snapshot(
                 f"{table.name}: {output.counted(table.rows, 'row')} in {output.counted(table.files, 'file')}"
             )
 
-    # Spark first: the point holds back vacuum, and a JVM takes seconds to start.
-    with started(plan, verbose=verbose) as spark:
-        # Before the point, as on a live system: what was marked as sent by then is in what is read.
-        said = recorded(url, schema=settings.schema_name)
-        with exported(url, schema=settings.schema_name) as point:
-            made = take(spark, url, settings.schema_name, point, folder, note, stations=said)
+    try:
+        # Spark first: the point holds back vacuum, and a JVM takes seconds to start.
+        told = interruptible(signal.SIGTERM, signal.SIGHUP, once=True)
+        with told, started(plan, verbose=verbose) as spark:
+            # Before the point, as on a live system: what was marked as sent by then is in what is read.
+            said = recorded(url, schema=settings.schema_name)
+            with exported(url, schema=settings.schema_name) as point:
+                made = take(spark, url, settings.schema_name, point, folder, note, stations=said)
+    finally:
+        # Not before Spark has ended: its tasks make anew what is deleted under them.
+        sweep(folder)
     output.emit(
         made,
         as_json=as_json,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import secrets
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import ceil
@@ -88,7 +89,11 @@ def _rewritten(
     pieces = max(1, ceil(sum(each.bytes for each in group) / rule.target))
     rows = archivefiles.read(spark, manifests.folder, group)
     rows = rows.coalesce(1) if pieces == 1 else rows.repartitionByRange(pieces, "partition", "offset")
-    count = archivefiles.write(rows.sortWithinPartitions("partition", "offset"), staged)
+    try:
+        count = archivefiles.write(rows.sortWithinPartitions("partition", "offset"), staged)
+    except Exception:
+        shutil.rmtree(staged, ignore_errors=True)
+        raise
     new = archivefiles.adopt(staged, manifests.folder, token, count.refuse_other)
     refuse_other_rows(group, new)
     reached("archive.rewritten")

@@ -125,9 +125,15 @@ class ManifestLog:
             # Its number was free because it was summed up and deleted long ago.
             self._path(change.number).unlink(missing_ok=True)
             raise self._overtaken(change.number)
-        _sync_folder(self._manifests)
-        if change.number % self._sum_every == 0:
-            self._sum_up(after)
+        try:
+            _sync_folder(self._manifests)
+            if change.number % self._sum_every == 0:
+                self._sum_up(after)
+        except OSError as error:
+            raise Problem(
+                f"manifest {change.number} is written, and the folder {self._manifests} fails: {error.strerror}",
+                remedy="look at its disk, then start the run again: it goes on where it was",
+            ) from error
         return after
 
     def refuse_overtaken(self, state: Archive) -> None:
@@ -143,8 +149,11 @@ class ManifestLog:
 
     def _sum_up(self, state: Archive) -> None:
         """Derived, and made anew if it is lost: a crash in here costs nothing."""
-        scratch = self._write(self._manifests / f".{secrets.token_hex(4)}", state_text(state))
-        os.replace(scratch, self._path(state.number, "sum"))
+        scratch = self._manifests / f".{secrets.token_hex(4)}"
+        try:
+            os.replace(self._write(scratch, state_text(state)), self._path(state.number, "sum"))
+        finally:
+            scratch.unlink(missing_ok=True)
         _sync_folder(self._manifests)
         sums = sorted(self._manifests.glob("*.sum"))
         for old in sums[:-2]:

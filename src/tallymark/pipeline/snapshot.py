@@ -22,6 +22,7 @@ from tallymark.crashpoint import reached
 from tallymark.errors import Problem, TallymarkError, Unreachable, UsageError
 from tallymark.pipeline import failures
 from tallymark.pipeline.archivefiles import local
+from tallymark.pipeline.machine import has_ended, process_here
 from tallymark.pipeline.rowcount import RowCount
 from tallymark.store.postgres.snapshot import Cut, Point, jdbc_options
 
@@ -171,6 +172,14 @@ def explained(error: Exception) -> TallymarkError:
     return Unreachable(f"PostgreSQL refused a task: {said[:300]}", remedy="check that executors reach it")
 
 
+def sweep(folder: Path) -> None:
+    """What was begun beside it and came to nothing: by this process, where Spark has ended, or by one that was killed."""
+    for aside in folder.absolute().parent.glob(".*.tallymark-*"):
+        named = re.fullmatch(r"\..+\.tallymark-(\w+-\d+)-\w+", aside.name)
+        if named and (named[1] == process_here() or has_ended(named[1])):
+            shutil.rmtree(aside, ignore_errors=True)
+
+
 @contextmanager
 def _whole(folder: Path) -> Iterator[Path]:
     """A folder beside it, which takes its name at the end."""
@@ -178,7 +187,8 @@ def _whole(folder: Path) -> Iterator[Path]:
         raise UsageError(
             f"{folder} is there already", remedy="name a folder that is not: a snapshot is not changed"
         )
-    aside = folder.absolute().with_name(f".{folder.name}.{secrets.token_hex(4)}")
+    token = f"tallymark-{process_here()}-{secrets.token_hex(4)}"
+    aside = folder.absolute().with_name(f".{folder.name}.{token}")
     try:
         aside.mkdir(parents=True)
     except OSError as error:
