@@ -28,8 +28,9 @@ from tallymark.broker.offsets import Logs
 from tallymark.broker.reach import admin_client, reach
 from tallymark.cli.pipelinerun import plan_of
 from tallymark.pipeline import archivefiles, kafkasource
-from tallymark.pipeline.archive import ArchiveConfig, ArchiveRun, new_run, opened
+from tallymark.pipeline.archive import ArchiveConfig, ArchiveRun, opened
 from tallymark.pipeline.manifestlog import ManifestLog
+from tallymark.pipeline.runs import new_run
 from tallymark.pipeline.session import started
 
 if TYPE_CHECKING:

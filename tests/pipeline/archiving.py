@@ -18,9 +18,10 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from tallymark.broker.kafka import AdminClient
 from tallymark.broker.offsets import Logs
 from tallymark.broker.reach import reach
-from tallymark.pipeline.archive import ArchiveConfig, Archived, ArchiveRun, new_run, opened
+from tallymark.pipeline.archive import ArchiveConfig, Archived, ArchiveRun, opened
 from tallymark.pipeline.manifest import Archive
 from tallymark.pipeline.manifestlog import ManifestLog
+from tallymark.pipeline.runs import new_run
 from tests.children import Child, start_child
 from tests.leaders import wait_for_markers
 from tests.waiting import wait_for

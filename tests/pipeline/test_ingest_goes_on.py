@@ -21,7 +21,7 @@ from tallymark.lifecycle import OwnerKind
 from tallymark.pipeline import batches
 from tallymark.pipeline.committing import Committed
 from tallymark.pipeline.effects import FunctionEffect, Messages
-from tallymark.pipeline.ingest import new_run
+from tallymark.pipeline.runs import new_run
 from tallymark.policy import Backoff
 from tallymark.store.postgres.inboxstore import PostgresInboxStore
 from tallymark.store.postgres.pipelinestore import PipelineStore

@@ -115,6 +115,39 @@ def test_what_cannot_be_run_is_said(
     assert inbox_ground.positions() == {}
 
 
+@pytest.mark.parametrize(
+    ("module", "option", "said"),
+    [
+        ("keeps_in_kafka", 'positions="kafka"', 'positions="kafka" is for services'),
+        ("is_assigned", 'assign=[("transfers", 0)]', "assign= is for services"),
+    ],
+)
+def test_what_only_a_service_can_do_is_refused(
+    ingest: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str, option: str, said: str
+) -> None:
+    """And not left out: who assigns a partition does not want the others to be read."""
+    lines = [
+        "from tallymark import Inbox",
+        f'inbox = Inbox("x", {option})',
+        'inbox.handler("transfers")(print)',
+    ]
+    (tmp_path / f"{module}.py").write_text("\n".join(lines))
+    monkeypatch.syspath_prepend(tmp_path)
+    code, wrote = ingest(f"{module}:inbox")
+    assert said in wrote
+    assert code == 2
+
+
+def test_a_spark_home_that_is_none(
+    ingest: Run, inbox_ground: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path / "gone"))
+    code, said = ingest("--consumer", "x", "--topic", inbox_ground.topic)
+    assert code == 2
+    assert f"SPARK_HOME is {tmp_path / 'gone'}, and there is no bin/spark-submit in it" in said
+    assert inbox_ground.positions() == {}
+
+
 def test_a_database_without_the_schema(
     ingest: Run, inbox_ground: Ground, make_database: Callable[[], str]
 ) -> None:

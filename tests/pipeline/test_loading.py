@@ -11,8 +11,8 @@ import pytest
 from tallymark.errors import Problem, Unreachable
 from tallymark.message import new_id
 from tallymark.pipeline import failures
-from tallymark.pipeline.ingest import new_run
 from tallymark.pipeline.loading import load_part
+from tallymark.pipeline.runs import new_run
 from tallymark.store.postgres.inboxstore import PostgresInboxStore
 from tallymark.store.postgres.pipelinestore import PipelineStore
 from tallymark.store.postgres.staged import StagingLost

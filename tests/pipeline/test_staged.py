@@ -11,7 +11,7 @@ import pytest
 from tallymark.inbox.identity import key_hash, received
 from tallymark.inbox.ports import Queued, Received
 from tallymark.message import new_id
-from tallymark.pipeline.ingest import new_run
+from tallymark.pipeline.runs import new_run
 from tallymark.store.postgres.connection import connect
 from tallymark.store.postgres.inboxstore import PostgresInboxStore
 from tallymark.store.postgres.pipelinestore import PipelineStore

@@ -26,8 +26,9 @@ from tallymark.message import new_id
 from tallymark.pipeline import station as stations
 from tallymark.pipeline.batches import Batches
 from tallymark.pipeline.effects import Effect, HandlersEffect, NoEffect
-from tallymark.pipeline.ingest import IngestConfig, new_run
+from tallymark.pipeline.ingest import IngestConfig
 from tallymark.pipeline.onebehind import OneBehind
+from tallymark.pipeline.runs import new_run
 from tallymark.pipeline.station import IngestStation, Job
 from tallymark.pipeline.tenure import Tenure
 from tallymark.store.postgres.inboxstore import PostgresInboxStore

@@ -173,10 +173,11 @@ def _run(
     from tallymark.cli.pipelinerun import plan_of
     from tallymark.observe.metrics import Metrics
     from tallymark.pipeline import kafkasource
-    from tallymark.pipeline.archive import ArchiveRun, new_run, opened
+    from tallymark.pipeline.archive import ArchiveRun, opened
     from tallymark.pipeline.archivefiles import SETTINGS
     from tallymark.pipeline.archivegauges import ArchiveGauges
     from tallymark.pipeline.archivestatus import look
+    from tallymark.pipeline.runs import new_run
     from tallymark.pipeline.session import started
 
     plan = plan_of("tallymark archive", wish.master, wish.conf, report=not wish.as_json)

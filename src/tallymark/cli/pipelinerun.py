@@ -51,6 +51,11 @@ def job_of(
             raise UsageError(
                 'positions="kafka" is for services', remedy="let the database keep them: leave it out"
             )
+        if definition.assign is not None:
+            raise UsageError(
+                "assign= is for services: a run of the pipeline reads all partitions of its topics",
+                remedy="leave it out",
+            )
         job = Job(
             definition.name,
             definition.topics,
@@ -94,10 +99,11 @@ def plan_of(
     from tallymark.local.java import find_java
     from tallymark.local.sparkclasses import spark_classes
     from tallymark.pipeline.session import SparkPlan
-    from tallymark.pipeline.submit import is_submitted
+    from tallymark.pipeline.submit import is_submitted, spark_submit
 
     if is_submitted(os.environ):
         return SparkPlan(app, master, conf=pairs(conf), submitted=True)
+    spark_submit()  # refuses a SPARK_HOME that is none
     java = find_java()
     store = JarStore(java)
     if jars is None:

@@ -312,8 +312,3 @@ class ArchiveRun:
     def _wait_out(self, error: TallymarkError, attempt: int) -> None:
         delay, _ = told_again(log, error, self._config.backoff, attempt, action="archive.retry")
         self._stop.wait(delay)
-
-
-def new_run() -> str:
-    """A run's name."""
-    return secrets.token_hex(6)

@@ -11,7 +11,6 @@ after the one before it: where that failed, the query ends, and the next one beg
 from __future__ import annotations
 
 import logging
-import secrets
 import shutil
 import threading
 import time
@@ -289,11 +288,6 @@ class Ingest:
         backoff = replace(known, first_s=known.first_s * share, cap_s=known.cap_s * share)
         delay, _ = told_again(log, error, backoff, attempt, action="pipeline.retry")
         self._stop.wait(delay)
-
-
-def new_run() -> str:
-    """A run's name: its staging table goes by it."""
-    return secrets.token_hex(6)
 
 
 def new_checkpoint(folder: Path | None) -> Path:

@@ -66,8 +66,6 @@ class SparkPlan:
     app: str
     master: str = LOCAL
     jars: tuple[Path, ...] = ()
-    # Zips and eggs that executors elsewhere need to import us.
-    py_files: tuple[Path, ...] = ()
     conf: Mapping[str, str] = field(default_factory=dict)
     java_home: Path | None = None
     # For the driver's JVM, beside what the user has set.
@@ -91,8 +89,6 @@ class SparkPlan:
         chosen = {**_QUIET, **self.conf, **SAFE, "spark.app.name": self.app, "spark.master": self.master}
         if self.jars:
             chosen["spark.jars"] = ",".join(str(jar) for jar in self.jars)
-        if self.py_files:
-            chosen["spark.submit.pyFiles"] = ",".join(str(each) for each in self.py_files)
         if self.is_local:
             chosen |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
         return chosen

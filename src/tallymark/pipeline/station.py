@@ -20,8 +20,9 @@ from tallymark.inbox.screening import Screen
 from tallymark.inbox.workers import Noticed, Worker
 from tallymark.pipeline.committing import Commit, Committed
 from tallymark.pipeline.effects import Effect, SqlEffect
-from tallymark.pipeline.ingest import Ingest, IngestConfig, new_run
+from tallymark.pipeline.ingest import Ingest, IngestConfig
 from tallymark.pipeline.machine import of_this_machine
+from tallymark.pipeline.runs import new_run
 from tallymark.pipeline.tenure import Tenure
 from tallymark.store.postgres.inboxstore import PostgresInboxStore, application_of
 from tallymark.store.postgres.pipelinestore import PipelineStore

@@ -114,6 +114,11 @@ def spark_submit() -> Path:
     for folder in folders:
         if (folder / "bin" / "spark-submit").is_file():
             return folder / "bin" / "spark-submit"
+    if home:
+        raise UsageError(
+            f"SPARK_HOME is {home}, and there is no bin/spark-submit in it",
+            remedy="unset it, and the Spark that Tallymark brings is used; or let it name a Spark 4.0",
+        )
     raise UsageError(
         "spark-submit was not found", remedy="install Tallymark with its extra [pipeline], or set SPARK_HOME"
     )
