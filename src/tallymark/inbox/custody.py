@@ -191,7 +191,11 @@ class Custody:
         before = [
             known[each.topic, each.partition] for each in wanted if (each.topic, each.partition) in known
         ]
-        gone = {each.owner for each in before if each.owner_kind is OwnerKind.SERVICE and each.owner}
+        gone = {
+            each.owner
+            for each in before
+            if each.owner and (each.owner_kind is OwnerKind.SERVICE or not each.lease_alive)
+        }
         if gone := gone - {self._config.owner}:
             # They did not give it up themselves: killed, cut off or stopped. What they have begun can only be in
             # the way; where one of them still lives, it finds its connection lost and asks what was committed.

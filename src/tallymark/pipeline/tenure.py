@@ -179,6 +179,11 @@ class Tenure:
                 ]
             )
         wanted = [Wanted(*place, each.topic_id, 0) for place, each in bounds.items()]
+        gone = {each.owner for each in known.values() if each.owner and not each.lease_alive} - {self._owner}
+        if gone:
+            # They did not give it up: killed, cut off or stopped. What they have begun can only be in the way; one that
+            # lives still finds its connection lost, and asks what was committed.
+            self._store.end_sessions(gone)
         found = self._store.take(self._owner, OwnerKind.SPARK, self._lease_s, wanted)
         for position in found:
             if not position.refused:

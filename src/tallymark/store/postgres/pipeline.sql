@@ -5,6 +5,19 @@ values (%(run)s, %(consumer)s, %(owner)s, %(topics)s, %(master)s, %(host)s, %(pi
 -- name: make_staging
 select {schema}.make_staging(%(run)s)
 
+-- name: end_left
+-- What is in the way of that: sessions of ours in the tables of such runs, as of a task that stands still in mid-COPY.
+select count(pg_terminate_backend(a.pid))
+  from {schema}.runs r
+  join pg_class c on c.relname in ('staging_' || r.run, 'staging_' || r.run || '_b')
+  join pg_namespace s on s.oid = c.relnamespace and s.nspname = '{schema}'
+  join pg_database d on d.datname = current_database()
+  join pg_locks l on l.database = d.oid and l.relation = c.oid and l.granted
+  join pg_stat_activity a on a.pid = l.pid and a.usename = current_user and a.application_name like 'tallymark %%'
+ where r.consumer = %(consumer)s and r.run <> %(run)s and a.pid <> pg_backend_pid()
+   and not exists (select from {schema}.positions p
+                    where p.consumer = r.consumer and p.owner = r.owner and p.lease_until > clock_timestamp())
+
 -- name: drop_staging
 -- Asked by a run that has taken the positions: what others have left goes, unless one of them holds positions.
 select {schema}.drop_staging(%(consumer)s, %(run)s)

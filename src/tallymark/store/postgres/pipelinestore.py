@@ -124,7 +124,7 @@ class PipelineStore:
             },
         )
         self.make_staging()
-        self._db.rows("drop_staging", {"consumer": self._consumer, "run": self.run})
+        self._drop("end_left", "drop_staging")
         self.forget()
 
     def refuse_unworkable(self, statement: str) -> None:
@@ -178,7 +178,7 @@ class PipelineStore:
         for last in (False, True) if self._begun else ():
             try:
                 self._db.rows("end_run", {"run": self.run, "trouble": trouble})
-                self._db.rows("drop_ended", {"consumer": self._consumer})
+                self._drop("drop_ended")
                 break
             except (
                 OutcomeUnknown
@@ -204,13 +204,27 @@ class PipelineStore:
 
     def clear_staging(self, table: str) -> None:
         """Best effort: what stays is under tokens that nobody counts."""
-        statement = load("tallymark.store.postgres", "pipeline.sql", self._schema)["clear_staging"]
         try:
-            with connect(self.url, application=_APPLICATION, autocommit=False) as connection:
-                connection.execute("set local lock_timeout = '2s'")
-                connection.execute(statement.replace("{table}", table))
+            self._soon("clear_staging", table)
         except (psycopg.Error, TallymarkError) as error:
             log.warning("staging was not cleared: %s", error, extra={"action": "pipeline.clear"})
+
+    def _drop(self, *names: str) -> None:
+        """Best effort: what somebody holds, the next run drops."""
+        try:
+            for name in names:
+                self._soon(name)
+        except (psycopg.Error, TallymarkError) as error:
+            known = explain(error, self.url) if isinstance(error, psycopg.Error) else error
+            log.warning("staging tables are left behind: %s", known, extra={"action": "pipeline.drop"})
+
+    def _soon(self, name: str, table: str = "") -> None:
+        """In a transaction of its own that waits for nobody: a task that was stopped may hold a table for ever."""
+        statement = load("tallymark.store.postgres", "pipeline.sql", self._schema)[name]
+        with connect(self.url, application=_APPLICATION, autocommit=False) as connection:
+            connection.execute("set local lock_timeout = '2s'")
+            asked = None if table else {"consumer": self._consumer, "run": self.run}
+            connection.execute(statement.replace("{table}", table), asked)
 
 
 def statuses(url: str, *, schema: str, consumer: str | None = None, batches: int = 10) -> list[RunStatus]:
