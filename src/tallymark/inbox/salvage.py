@@ -8,6 +8,7 @@ work runs again, and what ended it is not called.
 
 from __future__ import annotations
 
+import enum
 import logging
 import threading
 from collections.abc import Callable, Sequence
@@ -21,6 +22,14 @@ from tallymark.policy import Backoff
 log = logging.getLogger("tallymark.inbox")
 
 Name = tuple[str, object]
+
+
+class Mended(enum.Enum):
+    """What became of a broken transaction."""
+
+    WRITTEN = "its marks are written"
+    NOTHING_LEFT = "it was rolled back"
+    STOPPED = "we were told to stop first"
 
 
 def name_of(message: Received) -> Name:
@@ -47,29 +56,10 @@ class Salvage:
     ) -> bool:
         """Whether the broken transaction was committed, and is mended now; otherwise it left nothing."""
         log.error("%s", self._broken, extra={"action": "inbox.ended"})
-        attempt, mended_by = 0, None
-        while True:
-            try:
-                with store.begin() as tx:
-                    if mended_by is not None and tx.committed(mended_by):
-                        break  # an earlier try whose outcome was unknown
-                    if not tx.committed(self._mark):
-                        return False
-                    mended_by = tx.mark
-                    write(tx)
-                break
-            except Exception as error:  # noqa: BLE001 - whatever it is: nobody else knows of these messages
-                attempt += 1
-                delay, _ = told_again(log, error, backoff, attempt, action="inbox.ended")
-                if stop.wait(delay):
-                    log.critical(
-                        "stopped before the marks of %d messages were written; the tally names them",
-                        len(self._rows),
-                        extra={"action": "inbox.ended"},
-                    )
-                    return True
-        tell(self._broken.failed)
-        return True
+        found = mend(store, self._mark, write, stop, backoff, count=len(self._rows))
+        if found is Mended.WRITTEN:
+            tell(self._broken.failed)
+        return found is not Mended.NOTHING_LEFT
 
     def write_kept(self, tx: InboxTx) -> None:
         """For a batch that was kept: all of its messages are in the inbox now."""
@@ -91,3 +81,37 @@ class Salvage:
         tx.finish([row for row, name in zip(standing, names, strict=True) if name in self._done])
         tx.record([self._done[name] for name in names if name in self._done])
         tx.fail([self._failed[name] for name in names if name in self._failed])
+
+
+def mend(
+    store: InboxStore,
+    mark: str | None,
+    write: Callable[[InboxTx], None],
+    stop: threading.Event,
+    backoff: Backoff,
+    *,
+    count: int,
+) -> Mended:
+    """Write what is missing beside a transaction that was committed, once; `mark` is its own. For as long as it takes."""
+    attempt, mended_by = 0, None
+    while True:
+        try:
+            with store.begin() as tx:
+                if mended_by is not None and tx.committed(mended_by):
+                    break  # an earlier try whose outcome was unknown
+                if not tx.committed(mark):
+                    return Mended.NOTHING_LEFT
+                mended_by = tx.mark
+                write(tx)
+            break
+        except Exception as error:  # noqa: BLE001 - whatever it is: nobody else knows of these messages
+            attempt += 1
+            delay, _ = told_again(log, error, backoff, attempt, action="inbox.ended")
+            if stop.wait(delay):
+                log.critical(
+                    "stopped before the marks of %d messages were written; the tally names them",
+                    count,
+                    extra={"action": "inbox.ended"},
+                )
+                return Mended.STOPPED
+    return Mended.WRITTEN

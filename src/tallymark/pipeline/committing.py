@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from tallymark.apply.applied import Applied, HandlerHung
+from tallymark.apply.applied import HandlerHung
 from tallymark.apply.applier import Applier
 from tallymark.apply.failure import Verdict, verdict_of
 from tallymark.apply.watch import Watch
@@ -28,6 +28,7 @@ from tallymark.inbox.ports import Move, Place, Queued, Received
 from tallymark.inbox.screening import Screen
 from tallymark.pipeline.effects import Effect, Messages
 from tallymark.pipeline.loading import Loaded
+from tallymark.pipeline.mending import AtHand, BatchBroken
 from tallymark.store.postgres.inboxtx import PostgresInboxTx
 from tallymark.store.postgres.staged import Staged
 
@@ -102,7 +103,8 @@ class Commit:
         self.watch = Watch()
         # Messages whose handler hung in an earlier attempt at their batch, with what was seen.
         self._suspects: dict[tuple[str, object], Exception | None] = {}
-        self._alone = False
+        # What ended its transaction, as a whole or as a list, is looked for one by one.
+        self._alone = self._one_by_one = False
         # Deadlocks and serialization failures that this batch has met in a row.
         self._transient = 0
 
@@ -113,10 +115,15 @@ class Commit:
         if len(messages) == 1:
             self._suspects[messages[0].message.source, messages[0].message.id] = HandlerHung(reason)
 
+    def suspect_ended(self, broken: BatchBroken) -> None:
+        """A handler ended the transaction, and nothing was committed: which message it was is known, or looked for."""
+        self._alone = self._one_by_one = True
+        self._suspects.update(broken.suspects())
+
     def note_committed(self) -> None:
         """What was suspected stood in this batch: it begins where the one that hung did."""
         self._suspects.clear()
-        self._alone = False
+        self._alone = self._one_by_one = False
         self._transient = 0
 
     def note_transient(self) -> None:
@@ -131,8 +138,14 @@ class Commit:
         odd = self._screened(staged, loaded)
         repeated, reused = staged.keep()
         tx.quarantine([*odd, *((each, "its id was used before, for other contents") for each in reused)])
-        kept = staged.count
-        applied, later = self._apply(tx, staged)
+        kept, at_hand = staged.count, AtHand()
+        try:
+            self._apply(tx, staged, at_hand)
+        except Exception as error:
+            if tx.lost or not tx.over:
+                raise
+            raise BatchBroken(at_hand, tx.mark, error) from error
+        applied, later = at_hand.applied, at_hand.later
         put_off(tx, applied, later)
         done = Committed(
             read=loaded.rows,
@@ -170,41 +183,44 @@ class Commit:
         staged.put_back(good)
         return odd
 
-    def _apply(self, tx: PostgresInboxTx, staged: Staged) -> tuple[Applied, list[Queued]]:
-        applied, later = Applied(), list[Queued]()
+    def _apply(self, tx: PostgresInboxTx, staged: Staged, at_hand: AtHand) -> None:
         if self._deferred:
-            return applied, self._queued(staged.drop_all())
+            at_hand.later = self._queued(staged.drop_all())
+            return
         if tx.any_queued():
             ordered = [topic for topic in self._effect.handlers.topics if self._of(topic) == "key"]
-            later = self._queued(staged.drop_held(ordered, tx.held))
+            at_hand.later = self._queued(staged.drop_held(ordered, tx.held))
         if not staged.count:
-            return applied, later
+            return
         if self._tried(tx, Messages(staged.relation(), staged.count)):
             staged.record()
-            return applied, later
-        self._cut(tx, staged, applied, 0, staged.number())
-        return applied, later
+            return
+        self._cut(tx, staged, at_hand, 0, staged.number())
 
-    def _cut(self, tx: PostgresInboxTx, staged: Staged, applied: Applied, low: int, high: int) -> None:
+    def _cut(self, tx: PostgresInboxTx, staged: Staged, at_hand: AtHand, low: int, high: int) -> None:
         """The range, tried as a whole, in halves, and where it is small message by message."""
         if high <= low:
             return
         if high - low > _FEW and self._effect.whole is not None:
+            at_hand.part, at_hand.rows = (low, high), None
             if self._tried(tx, Messages(staged.relation(low, high), high - low)):
                 staged.record(low, high)
                 return
             middle = (low + high) // 2
-            self._cut(tx, staged, applied, low, middle)
-            self._cut(tx, staged, applied, middle, high)
+            self._cut(tx, staged, at_hand, low, middle)
+            self._cut(tx, staged, at_hand, middle, high)
             return
         step = _MANY if self._effect.whole is None else _FEW
         for start in range(low, high, step):
-            self._each(tx, staged, applied, start, min(start + step, high))
+            self._each(tx, staged, at_hand, start, min(start + step, high))
 
-    def _each(self, tx: PostgresInboxTx, staged: Staged, applied: Applied, low: int, high: int) -> None:
+    def _each(self, tx: PostgresInboxTx, staged: Staged, at_hand: AtHand, low: int, high: int) -> None:
+        applied = at_hand.applied
+        rows = self._queued(staged.rows(low, high))
+        at_hand.part, at_hand.rows = (low, high), rows
         found = self.applier.apply(
             tx,
-            self._queued(staged.rows(low, high)),
+            rows,
             careful=True,
             watch=self.watch,
             suspects=self._suspects,
@@ -231,7 +247,7 @@ class Commit:
 
     def _tried(self, tx: PostgresInboxTx, batch: Messages) -> bool:
         """Whether it can be done as a whole, and went well; what it did is undone where not."""
-        if self._effect.whole is None:
+        if self._effect.whole is None or self._one_by_one:
             return False
         try:
             with tx.savepoint():

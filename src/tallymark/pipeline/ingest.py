@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING
 from tallymark.apply.failure import Verdict, verdict_of
 from tallymark.crashpoint import reached
 from tallymark.errors import OutcomeUnknown, Problem, Stale, TallymarkError, Unreachable
-from tallymark.inbox.ports import InboxStore
+from tallymark.inbox.ports import InboxStore, InboxTx
+from tallymark.inbox.salvage import Mended, mend
 from tallymark.inbox.workers import Worker
 from tallymark.observe.retrying import told_again
 from tallymark.pipeline import failures, kafkasource
@@ -31,6 +32,7 @@ from tallymark.pipeline.batches import LOOK_S, Batches
 from tallymark.pipeline.batchsize import BatchSize
 from tallymark.pipeline.committing import Commit, Committed, Range
 from tallymark.pipeline.loading import Loaded
+from tallymark.pipeline.mending import BatchBroken, write_mended
 from tallymark.pipeline.onebehind import OneBehind
 from tallymark.pipeline.patience import Patience
 from tallymark.pipeline.scratch import scratch
@@ -69,7 +71,7 @@ class IngestConfig:
 
 
 class LeftBehind(Stale):
-    """A handler hung, and its message is known now: the batch is begun anew without it."""
+    """A handler hung, or ended its transaction, and its message is known now: the batch is begun anew without it."""
 
 
 class Ingest:
@@ -258,10 +260,29 @@ class Ingest:
 
     def _commit_once(self, loaded: Loaded, ranges: list[Range], load_s: float) -> None:
         reached("pipeline.loaded")
-        with self._store.inbox.begin() as tx:
-            done = self._commit.write(self._store.transaction(tx), loaded, ranges, load_s)
+        try:
+            with self._store.inbox.begin() as tx:
+                done = self._commit.write(self._store.transaction(tx), loaded, ranges, load_s)
+        except BatchBroken as broken:
+            self._mend(broken, loaded)
+            raise LeftBehind(str(broken)) from broken
         reached("pipeline.after_commit")
         self._note(done)
+
+    def _mend(self, broken: BatchBroken, loaded: Loaded) -> None:
+        """A handler ended the transaction. Where that has committed, what it kept has no mark and is in no queue yet."""
+        log.error("%s", broken, extra={"action": "pipeline.ended"})
+
+        def write(tx: InboxTx) -> None:
+            ours = self._store.transaction(tx)
+            staged = ours.staged(self._store.run, loaded.table, loaded.tokens, loaded.places)
+            write_mended(ours, staged, broken, self._commit.applier)
+
+        found = mend(
+            self._store.inbox, broken.mark, write, self._stop, self._config.backoff, count=loaded.rows
+        )
+        if found is Mended.NOTHING_LEFT:
+            self._commit.suspect_ended(broken)
 
     def work_off(self, at_most: int = 1_000_000) -> int:
         """What failed before and is due again, in order within its key; and what waits behind it."""

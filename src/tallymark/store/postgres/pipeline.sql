@@ -146,7 +146,8 @@ select id, source, named, topic, partition, "offset", position, key, value, head
 -- name: outlines
 -- All of them, in order, as a queue needs them.
 select s.id, s.source, s.named, s.topic, s.partition, s."offset", s.position, s.key, null::bytea, '', s.logged_at
-  from {table} s where s.token = any(%(tokens)s) order by topic collate "C", partition, "offset"
+  from {table} s where s.token = any(%(tokens)s) and (%(from_n)s::bigint is null or s.n >= %(from_n)s)
+ order by topic collate "C", partition, "offset"
 
 -- name: record_staged
 -- In the order of the log within a partition; which topic comes first is no matter, so bytes are compared.

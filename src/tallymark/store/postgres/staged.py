@@ -201,7 +201,11 @@ class Staged:
     def drop_all(self) -> list[Received]:
         """Everything, in order: it is applied by others, later."""
         self._left = 0
-        return [Received(*row) for row in self._rows("outlines")]
+        return self.outlines()
+
+    def outlines(self, from_n: int | None = None) -> list[Received]:
+        """Everything, or what comes from the n-th row on, in order and without values."""
+        return [Received(*row) for row in self._rows("outlines", from_n=from_n)]
 
     def number(self) -> int:
         """Give each row its place in the order; gives back how many there are."""
