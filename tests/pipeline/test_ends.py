@@ -31,8 +31,8 @@ def test_ctrl_c_ends_an_archive_as_sigterm_does(ground: Ground) -> None:
         wait_for(lambda: ground.files() or not child.is_alive(), within=120, what="it is at work")
         os.killpg(child.pid, signal.SIGINT)
         assert child.wait(60) == 0, child.output
-    assert "Traceback" not in child.output
-    done = json.loads(child.output.splitlines()[-1])
+        assert "Traceback" not in child.output
+        done = json.loads(child.output.splitlines()[-1])
     assert 300 > done["rows"] == len(ground.rows()) > 0
     assert set(ground.rows()) <= set(ground.log())
 
@@ -50,7 +50,7 @@ def test_an_ingest_whose_jvm_was_killed_says_so(inbox_ground: InboxGround, tmp_p
         wait_for(lambda: ground.applied() == 60 or not child.is_alive(), within=120, what="it is at work")
         jvm_of(child).kill()
         assert child.wait(60) == EXIT_PROBLEM, child.output
-        assert child_said(child.output, "Spark itself has ended, and nothing more can be run in it")
+        assert was_told(child.output), child.output
     assert ground.query("select distinct owner from tallymark.positions") == [(None,)]
     assert "Spark itself has ended" in ground.value("select trouble from tallymark.runs")
 
@@ -62,12 +62,14 @@ def test_an_archive_whose_jvm_was_killed_says_so(ground: Ground) -> None:
         wait_for(lambda: ground.files() or not child.is_alive(), within=120, what="it is at work")
         jvm_of(child).kill()
         assert child.wait(60) == EXIT_PROBLEM, child.output
-        assert child_said(child.output, "Spark itself has ended, and nothing more can be run in it")
+        assert was_told(child.output), child.output
     assert set(ground.rows()) <= set(ground.log())
 
 
-def child_said(output: str, sentence: str) -> bool:
-    """Once, and without a word of Python's or Java's."""
-    return output.count(sentence) == 1 and not any(
-        word in output for word in ("Traceback", "Py4J", "at org.")
+def was_told(output: str) -> bool:
+    """What happened, once, and without a word of Python's or Java's."""
+    sentence, strange = (
+        "Spark itself has ended, and nothing more can be run in it",
+        ("Traceback", "Py4J", "at org."),
     )
+    return output.count(sentence) == 1 and not any(word in output for word in strange)

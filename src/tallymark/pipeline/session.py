@@ -119,6 +119,9 @@ def started(plan: SparkPlan, *, verbose: bool = False) -> Iterator[SparkSession]
         quiet = None if verbose else _not_of_py4j
         if quiet is not None:
             logging.getLogger().addFilter(quiet)
+            # A thread of PySpark's writes a traceback where the JVM has gone away: the main one hears of it too.
+            counting = session.sparkContext._accumulatorServer
+            counting.handle_error = lambda *_: None  # type: ignore[method-assign] # of this one
         try:
             yield session
         except Exception as error:
