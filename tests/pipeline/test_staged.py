@@ -153,7 +153,7 @@ def test_a_batch_waits_behind_its_keys_and_does_not_read_the_whole_queue(
     if many:
         ground.query(
             "insert into tallymark.queue (consumer, key_hash, source, id, topic, partition) "
-            "select %s, case when n % 2 = 0 then 7 else n end, 's', gen_random_uuid(), %s, 0 "
+            "select %s, case when n %% 2 = 0 then 7 else n end, 's', gen_random_uuid(), %s, 0 "
             "from generate_series(1, 10000) n returning 1",
             ground.name,
             ground.topic,
