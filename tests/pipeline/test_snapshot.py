@@ -202,7 +202,7 @@ def test_a_snapshot_that_is_told_to_stop_leaves_nothing(database: str, tmp_path:
         child.terminate()
         child.cont()
         assert child.wait(60) == EXIT_INTERRUPTED, child.output
-    assert "Traceback" not in child.output
+        assert "Traceback" not in child.output
     assert not list(tmp_path.iterdir())
 
 
