@@ -14,15 +14,8 @@ from tallymark.pipeline.reconcileeffects import add_window_effects, alike_effect
 from tallymark.pipeline.reconcileground import Ground, pass_certified
 from tallymark.pipeline.reconcileverify import Verification, data
 from tallymark.store.postgres.tally import ConsumerView
-from tallymark.tally.certificates import (
-    ACCOUNTED,
-    Certificate,
-    Statement,
-    canonical,
-    chained_hash,
-    issued,
-    trusted,
-)
+from tallymark.tally.certificates import ACCOUNTED, Statement, canonical
+from tallymark.tally.chain import Certificate, chained_hash, issued, trusted
 from tallymark.tally.digest import Digest
 from tallymark.tally.findings import Finding
 from tallymark.tally.records import ParkedRow

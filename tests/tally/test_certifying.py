@@ -19,7 +19,8 @@ from tallymark.pipeline.reconcileverify import Verification, data
 from tallymark.store.postgres.findings import Findings
 from tallymark.store.postgres.migrations import migrate
 from tallymark.store.postgres.tally import ConsumerView, ProducerView
-from tallymark.tally.certificates import Certificate, Statement, issued
+from tallymark.tally.certificates import Statement
+from tallymark.tally.chain import Certificate, issued
 from tallymark.tally.digest import Digest, message_digest
 from tallymark.tally.findings import Finding, Scope
 from tallymark.tally.records import Place

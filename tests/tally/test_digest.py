@@ -10,15 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tallymark.errors import Inconsistent
-from tallymark.tally.certificates import (
-    GENESIS,
-    Certificate,
-    ConsumerCount,
-    Statement,
-    broken_links,
-    differences,
-    issued,
-)
+from tallymark.tally.certificates import ConsumerCount, Statement, differences
+from tallymark.tally.chain import GENESIS, Certificate, broken_links, issued
 from tallymark.tally.digest import Digest, inversions, message_digest
 from tallymark.tally.windows import Frontier, Window, open_because, window_of, windows_between
 

@@ -15,7 +15,8 @@ from tallymark.pipeline.reconcileverify import Verification, links
 from tallymark.store.postgres.findings import Findings
 from tallymark.store.postgres.migrations import migrate
 from tallymark.store.postgres.tally import ConsumerView
-from tallymark.tally.certificates import Statement, issued, trusted
+from tallymark.tally.certificates import Statement
+from tallymark.tally.chain import issued, trusted
 from tallymark.tally.windows import Frontier
 from tests import journal
 from tests.tally.test_accounting import TEN, first_of, said, whole

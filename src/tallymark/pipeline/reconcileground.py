@@ -11,7 +11,8 @@ from tallymark.errors import Problem, UsageError
 from tallymark.lifecycle import ParkedState
 from tallymark.pipeline.reconcileports import Stations
 from tallymark.store.postgres.tally import ConsumerView, ProducerView
-from tallymark.tally.certificates import Statement, newest, trusted
+from tallymark.tally.certificates import Statement
+from tallymark.tally.chain import newest, trusted
 from tallymark.tally.records import ParkedRow, Place
 from tallymark.tally.trace import LATE_AFTER
 from tallymark.tally.windows import ROWS

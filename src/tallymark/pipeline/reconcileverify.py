@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tallymark.pipeline.reconcilecertify import stated
-from tallymark.tally.certificates import Certificate, Statement, broken_links, differences, newest
+from tallymark.tally.certificates import Statement, differences
+from tallymark.tally.chain import Certificate, broken_links, newest
 from tallymark.tally.history import id_ms
 
 if TYPE_CHECKING:

@@ -16,7 +16,8 @@ from tallymark.store.postgres.connection import Connection, connect, explain
 from tallymark.store.postgres.migrations import require_schema
 from tallymark.store.postgres.tally import TallyProducer
 from tallymark.store.queries import load
-from tallymark.tally.certificates import Certificate, Statement, broken_links, issued, newest
+from tallymark.tally.certificates import Statement
+from tallymark.tally.chain import Certificate, broken_links, issued, newest
 from tallymark.tally.findings import Finding, KeptFinding, Scope
 from tallymark.tally.windows import Window
 
