@@ -254,7 +254,7 @@ def test_a_consumer_that_was_stopped_for_good_is_waited_for_no_more(inbox_ground
     assert verb(inbox_ground, *retire)["changed"]
     assert not verb(inbox_ground, *retire)["changed"]
     assert "nobody" in verb(inbox_ground, "inbox", "retire", "nobody", "--reason", "x", code=2)["error"]
-    assert tally.views() == []
+    assert (tally.views(), tally.retired()) == ([], {name})
     assert verb(inbox_ground, "inbox", "status") == []
     assert InboxOperators(inbox_ground.url).retired() == [name]
     assert shown([], Ends({}, {}), "", [name]) == [f"retired: {name}"]
@@ -262,7 +262,7 @@ def test_a_consumer_that_was_stopped_for_good_is_waited_for_no_more(inbox_ground
     assert inbox_ground.query("select action, subject from tallymark.audit") == [("inbox.retire", name)]
     inbox_ground.send(3)
     inbox_ground.apply_all(6)  # started again, it is a consumer like any other
-    assert [each.name for each in tally.views()] == [name]
+    assert ([each.name for each in tally.views()], tally.retired()) == ([name], set())
 
 
 def test_a_topic_that_a_consumer_reads_no_more_is_waited_for_no_more(inbox_ground: Ground) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from tallymark.pipeline.reconcilecells import Cells
 from tallymark.pipeline.reconcilecertify import EMPTY_AT_ONCE, examined, stated
 from tallymark.pipeline.reconcileground import TallyConfig, choose_range
 from tallymark.pipeline.reconcilesources import Sources
-from tallymark.pipeline.reconcileverify import Verification, links
+from tallymark.pipeline.reconcileverify import Verification, data, links
 from tallymark.store.postgres.findings import Findings
 from tallymark.store.postgres.migrations import migrate
 from tallymark.store.postgres.tally import ConsumerView
@@ -68,11 +69,43 @@ def test_a_window_is_looked_at_again_for_a_consumer_that_was_not_asked() -> None
     assert first_of(ground(consumers={"other": other}), given) == 10
 
 
-def _kept_by_both() -> Cells:
+def _kept_by_both(other: str = "audit") -> Cells:
     found = whole()
-    found.inbox["audit"][0] = {"t": digest(*TEN)}
-    found.effects["audit", 0] = digest(*TEN)
+    found.inbox[other][0] = {"t": digest(*TEN)}
+    found.effects[other, 0] = digest(*TEN)
     return found
+
+
+def test_one_that_was_retired_bars_no_certificate_of_its_successor() -> None:
+    given = said(ground(), whole())
+    after = ground(consumers={"ledger2": ledger()})
+    again = said(after, _kept_by_both("ledger2"))
+    assert isinstance(again, Statement)
+    assert isinstance(given, Statement)
+    assert first_of(after, given) == 0
+    assert not again.supersedes(given)
+    assert again.supersedes(given, retired={"ledger"})
+    assert first_of(after, again) == 10
+    # Nobody came after it: what was certified stays as it is, but for what waited for it.
+    nobody = said(ground(consumers={}), whole())
+    dead = said(ground(ledger(dead_at=[0])), whole(applied=digest(*range(1, 10))))
+    assert isinstance(nobody, Statement)
+    assert isinstance(dead, Statement)
+    assert not nobody.supersedes(given, retired={"ledger"})
+    assert nobody.supersedes(dead, retired={"ledger"})
+    assert not nobody.supersedes(dead)
+
+
+def test_one_that_was_retired_is_held_to_nothing() -> None:
+    given = issued(stated(ground(), whole(), 0), None)
+
+    def wrong(**changes: Any) -> list[str]:
+        found = Verification()
+        data([given], ground(consumers={}, **changes), whole(), found)
+        return [each["what"] for each in found.wrong]
+
+    assert wrong() == ["consumer ledger is not there any more"]
+    assert wrong(retired=frozenset({"ledger"})) == []
 
 
 @pytest.fixture
@@ -108,6 +141,14 @@ def test_what_was_tampered_with_counts_for_nothing_and_breaks_nothing(
     # The last one is still as it was signed.
     assert [each.said.window.start for each in chain.certify(given)] == [0, 10]
     assert chain.certify(given) == []
+
+
+def test_the_chain_goes_on_with_a_successor(chain: Findings) -> None:
+    chain.certify([stated(ground(), whole(), 0)])
+    again = stated(ground(consumers={"ledger2": ledger()}), _kept_by_both("ledger2"), 0)
+    assert chain.certify([again]) == []
+    assert len(chain.certify([again], retired={"ledger"})) == 1
+    assert chain.certify([again], retired={"ledger"}) == []
 
 
 def test_a_certificate_that_stands_beside_another_window_is_no_certificate() -> None:

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from tallymark.broker.reach import admin_client
 from tallymark.pipeline.reconcileground import TallyConfig, choose_range, look
 from tallymark.pipeline.reconcilesources import LiveLog, Sources
+from tallymark.store.postgres.inboxoperators import InboxOperators
 from tallymark.store.postgres.migrations import migrate
 from tallymark.tally.records import Place
 from tests import journal
@@ -30,6 +31,35 @@ def test_since_reads_the_log_for_the_whole_of_its_first_window(journey: Journey)
     choose_range(ground, sources, config)
     assert ground.first == 0
     assert ground.read_from == ground.starts
+
+
+def test_certificates_may_name_one_that_was_retired_by_its_name_or_with_its_database(
+    journey: Journey, database: str
+) -> None:
+    journey.add(["alice"])
+    journey.send()
+    journey.receive()
+    name, client = journey.ledger.name, {"bootstrap.servers": journey.bank.servers}
+    inboxes = {"ledger": journey.ledger.url, "other": database}
+    sources = Sources({"bank": journey.bank.url}, inboxes, client, admin_client(client))
+    migrate(database)
+
+    def looked() -> tuple[set[str], frozenset[str]]:
+        ground = look(sources, "bank", TallyConfig())
+        return set(ground.consumers), ground.retired
+
+    assert looked() == ({name}, frozenset())
+    journal.query(
+        database,
+        "insert into tallymark.consumers (name, topics, mode) values (%s, %s, 'inline')",
+        [name, [journey.bank.topic]],
+    )
+    assert looked() == ({f"ledger/{name}", f"other/{name}"}, frozenset())
+    InboxOperators(journey.ledger.url).retire(name, who="ann", reason="moved")
+    # The other one is known as before.
+    assert looked() == ({f"other/{name}"}, frozenset({name, f"ledger/{name}"}))
+    journal.query(database, "update tallymark.consumers set topics = '{others}'")
+    assert looked() == (set(), frozenset({name, f"ledger/{name}", f"other/{name}"}))
 
 
 @dataclass(frozen=True)

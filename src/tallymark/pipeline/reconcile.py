@@ -118,7 +118,8 @@ class Tally:
         findings.keep(run, scope, found, at=ground.view.at)
         if not self._config.filtered:
             said = list(examined(ground, cells, bad))
-            report.certified += len(findings.certify(each for _, each in said if isinstance(each, Statement)))
+            given = (each for _, each in said if isinstance(each, Statement))
+            report.certified += len(findings.certify(given, retired=ground.retired))
             report.uncertified += [
                 (name, window.start, window.end - 1, why) for window, why in said if isinstance(why, str)
             ]

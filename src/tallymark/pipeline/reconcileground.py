@@ -73,6 +73,8 @@ class Ground:
     left_out: list[str] = field(default_factory=list)
     # Consumers of these topics that the run was not asked about: what they have was in the log all the same.
     unasked: list[ConsumerView] = field(default_factory=list)
+    # As which certificates may speak of consumers that were retired, or read none of these topics any more.
+    retired: frozenset[str] = frozenset()
     # Of windows that are certified, by number: between which offsets their messages stood then.
     certified: dict[int, Mapping[str, tuple[int, int]]] = field(default_factory=dict)
     # What an operator should know.
@@ -169,7 +171,7 @@ def look(sources: Stations, name: str, config: TallyConfig) -> Ground:
     written = sources.log.written_ends(topics)
     bounds = sources.log.bounds(topics)
     starts = {place: start for place, (start, _) in bounds.items()}
-    readers = _consumers(sources, topics, config)
+    readers, retired = _consumers(sources, topics, config)
     consumers = {
         label: view for label, view in readers.items() if not config.consumers or label in config.consumers
     }
@@ -186,6 +188,7 @@ def look(sources: Stations, name: str, config: TallyConfig) -> Ground:
         consumers={label: view for label, view in consumers.items() if not view.placeless},
         left_out=sorted(label for label, view in consumers.items() if view.placeless),
         unasked=[view for label, view in readers.items() if label not in consumers],
+        retired=retired,
         first=0,
         upto=view.frontier.last_position + 1,
         rows=config.window_rows or ROWS,
@@ -266,10 +269,20 @@ def _owed(offsets: Mapping[str, tuple[int, int]], view: ConsumerView) -> bool:
     return any(high >= view.starts.get(place, 0) for place, high in stood if place[0] in view.topics)
 
 
-def _consumers(sources: Stations, topics: Iterable[str], config: TallyConfig) -> dict[str, ConsumerView]:
-    """Who reads these topics: by name, or by database and name where two databases have one of that name."""
-    found = [view for inbox in sources.inboxes().values() for view in inbox.views()]
-    names = [view.name for view in found]
+def _consumers(
+    sources: Stations, topics: Iterable[str], config: TallyConfig
+) -> tuple[dict[str, ConsumerView], frozenset[str]]:
+    """Who reads these topics: by name, or by database and name where two databases have one of that name.
+
+    And as whom certificates may speak of those that do so no more.
+    """
+    inboxes = sources.inboxes()
+    # Before it is asked who was retired: whoever is meanwhile is still looked at.
+    found = [view for inbox in inboxes.values() for view in inbox.views()]
+    there = {(view.database, view.name) for view in found}
+    gone = {(database, name) for database, inbox in inboxes.items() for name in inbox.retired()} - there
+    # A name that was told apart by its database stays so when the other one is retired.
+    names = [name for _, name in (*there, *gone)]
     labelled = {
         view.name if names.count(view.name) == 1 else f"{view.database}/{view.name}": view for view in found
     }
@@ -279,7 +292,9 @@ def _consumers(sources: Stations, topics: Iterable[str], config: TallyConfig) ->
             remedy=f"known: {', '.join(sorted(labelled)) or 'none in the databases that were given'}",
         )
     read = set(topics)
-    return {label: view for label, view in labelled.items() if view.topics & read}
+    readers = {label: view for label, view in labelled.items() if view.topics & read}
+    retired = {label for database, name in gone for label in (name, f"{database}/{name}")}
+    return readers, frozenset((retired | labelled.keys()) - readers.keys())
 
 
 def place_text(place: Place) -> str:

@@ -21,7 +21,7 @@ from tallymark.pipeline.reconcileports import LogFacts, Offsets, Tables
 from tallymark.pipeline.snapshot import Snapshot, read, stations
 from tallymark.store.postgres.tally import ConsumerView, ProducerView, saved_id
 from tallymark.store.postgres.tallycells import Dialect
-from tallymark.store.postgres.tallyrecord import consumers_of, parked_of, producer_of
+from tallymark.store.postgres.tallyrecord import consumers_of, parked_of, producer_of, retired_of
 from tallymark.tally.records import ParkedRow, Place
 
 if TYPE_CHECKING:
@@ -132,6 +132,9 @@ class SnapshotSide:
                 view.next_offsets[place] = min(offset, ends[place][1]) if place in ends else offset
         return views
 
+    def retired(self) -> set[str]:
+        return retired_of(self._said)
+
     def parked(self, first: int, last: int) -> list[ParkedRow]:
         return [row for row in parked_of(self._said) if first <= row.position <= last]
 
@@ -240,7 +243,11 @@ class SnapshotSources:
         return self._sides[name]
 
     def inboxes(self) -> dict[str, SnapshotSide]:
-        return {name: side for name, side in self._sides.items() if side.made.positions or side.views()}
+        return {
+            name: side
+            for name, side in self._sides.items()
+            if side.made.positions or side.views() or side.retired()
+        }
 
     def tables(self, database: str) -> Tables:
         return self._sides[database].tables

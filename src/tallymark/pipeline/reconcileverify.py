@@ -70,7 +70,9 @@ def data(chain: list[Certificate], ground: Ground, cells: Cells, found: Verifica
                 continue
         now = stated(ground, cells, number)
         found.recomputed += 1
-        for what in differences(said, now, log=not _expired(said, ground), without=forgotten):
+        for what in differences(
+            said, now, log=not _expired(said, ground), without=forgotten | ground.retired
+        ):
             found.wrong.append(
                 {"certificate": certificate.number, "window": _window(certificate), "what": what}
             )

@@ -111,11 +111,14 @@ class Statement:
             f" + discarded {self.discarded}"
         ]
 
-    def supersedes(self, said: Statement) -> bool:
-        """Whether it is worth a certificate although the other one has one: it says more, or the other is not settled."""
+    def supersedes(self, said: Statement, *, retired: Collection[str] = ()) -> bool:
+        """Whether it is worth a certificate although the other one has one: it says more, or the other is not settled.
+
+        Of those that were `retired` since nothing has to be said any more.
+        """
         if self.goes_beyond(said):
             return True
-        if said.consumers.keys() - self.consumers.keys():
+        if said.consumers.keys() - self.consumers.keys() - set(retired):
             return False
         more = bool(self.consumers.keys() - said.consumers.keys()) or self.version > said.version
         return more or (not said.settled and self._terms() != said._terms())
@@ -204,8 +207,9 @@ def differences(
 ) -> list[str]:
     """What the data say today that the certificate does not, apart from what had to change since.
 
-    Without `log` that is not compared, nor are the inboxes of consumers `without`: retention has been there. Where
-    something was parked, queued or dead, it may have gone its way: that part is held to its equation, as it stands today.
+    Without `log` that is not compared, nor is what consumers `without` have: retention has been there, or they were
+    retired. Where something was parked, queued or dead, it may have gone its way: that part is held to its equation, as
+    it stands today.
     """
     found = []
     if not said.outbox.same_messages(now.outbox) or said.written != now.written:
@@ -216,11 +220,11 @@ def differences(
     if log and not still:
         found += now.unaccounted()
     for name, count in said.consumers.items():
+        if name in without:
+            continue
         today = now.consumers.get(name)
         if today is None:
             found.append(f"consumer {name} is not there any more")
-            continue
-        if name in without:
             continue
         if still and count.dead == 0:
             found += _kept_otherwise(name, count, today, said.version)

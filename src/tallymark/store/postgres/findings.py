@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
@@ -131,7 +131,7 @@ class Findings:
             rows = connection.execute(self._sql["certificates"]).fetchall()
         return [_certificate(row) for row in rows]
 
-    def certify(self, statements: Iterable[Statement]) -> list[Certificate]:
+    def certify(self, statements: Iterable[Statement], *, retired: Collection[str] = ()) -> list[Certificate]:
         """Add to the chain. Two at once take turns; what is in the chain is left out, unless there is more to say now.
 
         Windows need not come in order: one that was mended is certified behind those that were whole before it.
@@ -145,7 +145,7 @@ class Findings:
             added = []
             for statement in statements:
                 said = known.get(statement.window)
-                if said is not None and not statement.supersedes(said):
+                if said is not None and not statement.supersedes(said, retired=retired):
                     continue
                 last = issued(statement, last)
                 connection.execute(

@@ -266,6 +266,10 @@ class TallyConsumers(_Reads):
                         view.unkept_at.extend([] if kept else [position])
             return list(found.values())
 
+    def retired(self) -> set[str]:
+        """Consumers that were stopped for good."""
+        return {name for (name,) in self._rows("retired")}
+
     def _bounded(self, rows: list[tuple[Any, ...]], what: str) -> list[tuple[Any, ...]]:
         """They are held in memory; a part of them would make faults of what is only late."""
         if len(rows) > self.unfinished_limit:

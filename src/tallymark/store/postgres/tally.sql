@@ -77,6 +77,9 @@ select s.source from unnest(%(sources)s::text[]) s(source)
 select c.name, c.topics, c.created_at, i.kept_from, c.unordered
   from {schema}.consumers c, {schema}.inbox_identity i where c.retired_at is null order by c.name
 
+-- name: retired
+select name from {schema}.consumers where retired_at is not null
+
 -- name: positions
 select consumer, topic, partition, next_offset, start_offset, begun_at from {schema}.positions where retired_at is null
 

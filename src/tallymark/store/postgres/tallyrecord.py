@@ -27,13 +27,15 @@ _EVERYTHING = 2**63 - 1
 def recorded(url: str, *, schema: str = "tallymark") -> dict[str, Any]:
     """What is to be kept of a database."""
     outbox, inbox = what_is_here(url, schema=schema)
-    said: dict[str, Any] = {"producer": None, "parked": [], "consumers": []}
+    said: dict[str, Any] = {"producer": None, "parked": [], "consumers": [], "retired": []}
     if outbox:
         producer = TallyProducer(url, schema=schema)
         said["producer"] = _of_producer(producer.view())
         said["parked"] = [dataclasses.asdict(row) for row in producer.parked(0, _EVERYTHING)]
     if inbox:
-        said["consumers"] = [_of_consumer(view) for view in TallyConsumers("", url, schema=schema).views()]
+        consumers = TallyConsumers("", url, schema=schema)
+        said["consumers"] = [_of_consumer(view) for view in consumers.views()]
+        said["retired"] = sorted(consumers.retired())
     return said
 
 
@@ -87,6 +89,11 @@ def consumers_of(said: Mapping[str, Any], database: str) -> list[ConsumerView]:
         )
         for given in said["consumers"]
     ]
+
+
+def retired_of(said: Mapping[str, Any]) -> set[str]:
+    # Snapshots of earlier versions do not say.
+    return set(said.get("retired", ()))
 
 
 def _of_producer(view: ProducerView) -> dict[str, Any]:
