@@ -5,7 +5,7 @@ from __future__ import annotations
 import tracemalloc
 import uuid
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -25,6 +25,7 @@ from tallymark.tally.digest import Digest, message_digest
 from tallymark.tally.findings import Finding, Scope
 from tallymark.tally.records import Place
 from tallymark.tally.windows import Frontier
+from tests.tally.cases import uuid7
 
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
 NOW_MS = int(NOW.timestamp() * 1000)
@@ -57,10 +58,7 @@ def cells(*, kept: Digest, places: dict[Place, tuple[int, int]], number: int = 0
     """One window of ten messages in the log, and what the ledger kept of them."""
     made = Cells(10)
     made.outbox[number]["t"] = digest(*range(10))
-    made.ids[number] = (
-        str(uuid.UUID(int=NOW_MS << 80 | 7 << 76)),
-        str(uuid.UUID(int=NOW_MS << 80 | 7 << 76)),
-    )
+    made.ids[number] = uuid7(NOW_MS), uuid7(NOW_MS)
     for at, (place, (low, high)) in enumerate(places.items()):
         made.log[number][place] = LogCell(digest(*range(10)) if at == 0 else Digest(), low, high)
     made.inbox["ledger"][number]["t"] = kept
@@ -161,6 +159,35 @@ def test_what_an_inbox_has_dropped_in_time_is_not_held_against_it() -> None:
     assert not verified(ledger(), given, today).holds
     done = verified(ledger(kept_from_ms=NOW_MS + 1), given, today)
     assert (done.holds, done.past) == (True, 1)
+
+
+def test_what_the_log_has_dropped_is_excused_only_by_retention() -> None:
+    given = certificate(cells(kept=digest(*range(10)), places={P0: (0, 4), P1: (0, 4)}))
+    today = cells(kept=digest(*range(10)), places={P0: (3, 4), P1: (0, 4)})
+    today.log[0][P0].digest = digest(*range(3, 10))
+    early = ["the log has dropped some of it before its time: t/0"]
+
+    def look(days: int, keeps_days: int | None = 7, **starts: int) -> tuple[list[str], int]:
+        view = replace(ground().view, at=NOW + timedelta(days=days))
+        keeps = {} if keeps_days is None else {"t": keeps_days * 86_400.0}
+        began = {P0: starts.get("p0", 3), P1: starts.get("p1", 0)}
+        done = verified(ledger(), given, today, view=view, expires_after_s=keeps, starts=began)
+        return [each["what"] for each in done.wrong], done.past
+
+    assert look(0) == (early, 0)
+    assert look(6) == (early, 0)
+    assert look(8) == ([], 1)
+    # It is kept for ever; it goes by size.
+    assert look(8, None) == (early, 0)
+    assert look(0, 0) == ([], 1)
+    # The oldest of the window may have gone, and not all of it.
+    today.ids[0] = uuid7(NOW_MS - 8 * 86_400_000), uuid7(NOW_MS)
+    assert look(0) == ([], 1)
+    assert look(0, p0=5) == ([], 1)
+    assert look(0, p0=5, p1=5) == ([f"{early[0]}, t/1"], 0)
+    # Nobody knows how old a message is whose id does not say it.
+    today.ids[0] = ("ann", "bob")
+    assert look(0, p0=5, p1=5) == ([], 1)
 
 
 def test_what_was_lost_later_and_sent_again_is_looked_up() -> None:

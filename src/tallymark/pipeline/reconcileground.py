@@ -18,7 +18,7 @@ from tallymark.tally.trace import LATE_AFTER
 from tallymark.tally.windows import ROWS
 
 # Clocks differ: how much earlier than it was added a message may seem to have been logged.
-_SKEW = timedelta(minutes=10)
+SKEW = timedelta(minutes=10)
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +216,7 @@ def choose_range(ground: Ground, sources: Stations, config: TallyConfig) -> None
         ground.first = ground.upto if since is None else since - since % ground.rows
         # The whole window is looked at: also what was added to it before.
         begun = min(config.since, producer.added_at(ground.first) or config.since)
-        moment = int((begun - _SKEW).timestamp() * 1000)
+        moment = int((begun - SKEW).timestamp() * 1000)
         early = sources.log.at_time(list(ground.starts), moment)
         ground.read_from = {place: max(at, early.get(place, at)) for place, at in ground.starts.items()}
     elif not config.everything and not config.filtered:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tallymark.pipeline.reconcilecertify import stated
+from tallymark.pipeline.reconcileground import SKEW, place_text
 from tallymark.tally.certificates import Statement, differences
 from tallymark.tally.chain import Certificate, broken_links, newest
 from tallymark.tally.history import id_ms
@@ -64,24 +65,59 @@ def data(chain: list[Certificate], ground: Ground, cells: Cells, found: Verifica
             continue
         number = said.window.start // ground.rows
         forgotten = _forgotten(ground, cells, number)
-        if said.window.start < ground.lowest or _expired(said, ground) or forgotten & said.consumers.keys():
+        dropped = _dropped(said, ground)
+        early = _before_their_time(said, dropped, ground, cells)
+        if said.window.start < ground.lowest or (dropped and not early) or forgotten & said.consumers.keys():
             found.past += 1
             if said.window.start < ground.lowest:
                 continue
         now = stated(ground, cells, number)
         found.recomputed += 1
-        for what in differences(
-            said, now, log=not _expired(said, ground), without=forgotten | ground.retired
-        ):
+        wrong = [f"the log has dropped some of it before its time: {', '.join(early)}"] if early else []
+        wrong += differences(said, now, log=not dropped, without=forgotten | ground.retired)
+        for what in wrong:
             found.wrong.append(
                 {"certificate": certificate.number, "window": _window(certificate), "what": what}
             )
 
 
-def _expired(said: Statement, ground: Ground) -> bool:
-    """Whether the log has dropped something of the window."""
-    starts = {f"{topic}/{partition}": start for (topic, partition), start in ground.starts.items()}
-    return any(low < starts.get(place, low + 1) for place, (low, _) in said.offsets.items())
+def _dropped(said: Statement, ground: Ground) -> list[str]:
+    """The partitions of which the log has dropped something of the window."""
+    starts = {place_text(place): start for place, start in ground.starts.items()}
+    return [place for place, (low, _) in said.offsets.items() if low < starts.get(place, low + 1)]
+
+
+def _before_their_time(said: Statement, dropped: list[str], ground: Ground, cells: Cells) -> list[str]:
+    """Those of them that retention cannot have been at: the topic keeps all, or for longer than the window is old.
+
+    Messages are as old as their ids say, and in doubt as the oldest of the window; ids that say nothing excuse it.
+    """
+    starts = {place_text(place): start for place, start in ground.starts.items()}
+    ids = cells.ids.get(said.window.start // ground.rows)
+    made = [None, None] if ids is None else [id_ms(each) for each in ids]
+    # Of one topic, all gone: the youngest too.
+    whole = len(said.offsets) == len(dropped) and all(
+        high < starts.get(place, 0) for place, (_, high) in said.offsets.items()
+    )
+    alone = len({_topic(place) for place in said.offsets}) == 1
+    at = made[1] if whole and alone else made[0]
+    age_s = None if at is None else ground.view.at.timestamp() - at / 1000
+    return [
+        place
+        for place in dropped
+        if place in starts and not may_have_expired(age_s, ground.expires_after_s.get(_topic(place)))
+    ]
+
+
+def may_have_expired(age_s: float | None, expires_after_s: float | None) -> bool:
+    """Whether retention may have dropped what is so old. Clocks differ."""
+    if expires_after_s is None:
+        return False
+    return age_s is None or max(age_s, 0) + SKEW.total_seconds() >= expires_after_s
+
+
+def _topic(place: str) -> str:
+    return place.rpartition("/")[0]
 
 
 def _forgotten(ground: Ground, cells: Cells, number: int) -> set[str]:
