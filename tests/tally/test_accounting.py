@@ -155,9 +155,11 @@ def test_effects_are_those_of_the_window_where_as_much_was_applied_as_kept() -> 
     assert found.twice == {("ledger", 1): 1}
 
 
-def verified(given: Certificate, today: Cells, reader: ConsumerView | None = None) -> list[str]:
+def verified(
+    given: Certificate, today: Cells, reader: ConsumerView | None = None, **changes: Any
+) -> list[str]:
     found = Verification()
-    data([given], ground(reader), today, found)
+    data([given], ground(reader, **changes), today, found)
     return [each["what"] for each in found.wrong]
 
 
@@ -195,6 +197,56 @@ def test_what_was_unfinished_then_is_held_to_its_equation_now() -> None:
     assert verified(given, whole(applied=digest(*range(9)))) == [
         "ledger: logged 10 <> applied 9 + queued 0 + dead 0 + discarded 0 + again 0"
     ]
+
+
+def altered(found: Cells, *, kept: Digest) -> Cells:
+    found.inbox["ledger"][0]["t"] = kept
+    return found
+
+
+OTHERS = "ledger has applied 9 messages, not 9, or others"
+UNLIKE_LOG = "the inbox of ledger holds other messages than the log"
+
+
+def test_a_dead_letter_switches_no_comparison_off() -> None:
+    dead = ledger(dead_at=[0])
+    nine, other = digest(*range(1, 10)), digest(*range(9), 99)
+    given = certificate(ground(dead), whole(applied=nine))
+    # It is dead still; it was applied since.
+    for reader, applied in ((dead, nine), (ledger(), digest(*TEN))):
+        assert verified(given, whole(applied=applied), reader) == []
+        (wrong,) = verified(given, altered(whole(applied=applied), kept=other), reader)
+        assert wrong.startswith("the inbox of ledger holds 10 messages")
+    assert verified(given, whole(applied=digest(*range(9))), dead) == [OTHERS]
+    # What was never kept is kept since.
+    unkept = ledger(dead_at=[0], unkept_at=[0])
+    given = certificate(ground(unkept), altered(whole(applied=nine), kept=nine))
+    assert verified(given, altered(whole(applied=nine), kept=nine), unkept) == []
+    assert len(verified(given, altered(whole(applied=nine), kept=digest(*range(9))), unkept)) == 1
+    assert verified(given, whole()) == []
+    assert verified(given, altered(whole(), kept=other)) == [UNLIKE_LOG]
+
+
+def without_the_first(*, log: Digest, kept: Digest) -> Cells:
+    found = altered(whole(applied=digest(*range(1, 10))), kept=kept)
+    found.log[0][P0] = LogCell(log, 0, 8)
+    return found
+
+
+def test_what_is_parked_switches_no_comparison_off() -> None:
+    nine, other = digest(*range(1, 10)), digest(*range(1, 9), 99)
+    parked = {"all_parked": [ParkedRow("m0", 0, "failed")]}
+    given = certificate(ground(**parked), without_the_first(log=nine, kept=nine))
+    assert verified(given, without_the_first(log=nine, kept=nine), **parked) == []
+    for log, kept, station in ((other, nine, "the log"), (nine, other, "the inbox of ledger")):
+        (wrong,) = verified(given, without_the_first(log=log, kept=kept), **parked)
+        assert wrong.startswith(f"{station} holds 9 messages")
+    # It was sent since.
+    assert verified(given, whole()) == []
+    found = altered(whole(), kept=digest(*range(9), 99))
+    assert verified(given, found) == [UNLIKE_LOG]
+    found.log[0][P0].digest = digest(*range(9), 99)
+    assert verified(given, found) == ["the log holds other messages than the outbox"]
 
 
 def old_form(statement: Statement, **changes: Any) -> Certificate:

@@ -33,7 +33,7 @@ def examined(ground: Ground, cells: Cells, faulty: Set[int]) -> Iterator[tuple[W
             yield cells.window(number), "something was found in it"
             continue
         statement = stated(ground, cells, number, resume=resumes[number])
-        wrong = statement.violations() or _unlike(ground, cells, number, statement)
+        wrong = statement.violations() or statement.unlike()
         yield cells.window(number), "; ".join(wrong) or statement
 
 
@@ -42,20 +42,6 @@ def _empty(ground: Ground, cells: Cells) -> Iterator[int]:
     known = set(cells.numbers()) | ground.certified.keys()
     numbers = range(ground.first // ground.rows, (ground.view.frontier.settled + 1) // ground.rows)
     return islice((number for number in numbers if number not in known), EMPTY_AT_ONCE)
-
-
-def _unlike(ground: Ground, cells: Cells, number: int, statement: Statement) -> list[str]:
-    """Stations that hold as many messages, and not the same."""
-    found = []
-    if not (statement.parked or statement.discarded) and not statement.outbox.same_messages(statement.log):
-        found.append("the log holds other messages than the outbox")
-    for label, view in ground.consumers.items():
-        logged = cells.log_of(number, view.topics)
-        unkept = ground.unfinished(label, "unkept_at", number)
-        excused = unkept or _before_it_began(cells, number, label, view)
-        if not excused and not logged.same_messages(statement.consumers[label].digest):
-            found.append(f"the inbox of {label} holds other messages than the log")
-    return found
 
 
 def copies_of(ground: Ground) -> dict[str, set[int]]:
@@ -145,10 +131,10 @@ def _count(ground: Ground, cells: Cells, number: int, label: str) -> ConsumerCou
     # The queue was read before the effects: what was applied in between stands in both.
     twice = effects.count + queued + dead + discarded - kept.count - unkept
     queued -= min(queued, max(0, twice))
-    logged = cells.log_of(number, view.topics).count
-    owed = kept.count + unkept + again.count
+    logged = cells.log_of(number, view.topics)
+    before = _before_it_began(cells, number, label, view)
     return ConsumerCount(
-        owed=owed if _before_it_began(cells, number, label, view) else logged,
+        owed=kept.count + unkept + again.count if before else logged.count,
         applied=effects.count,
         queued=queued,
         dead=dead,
@@ -157,6 +143,7 @@ def _count(ground: Ground, cells: Cells, number: int, label: str) -> ConsumerCou
         discarded=discarded,
         effects=effects + again.ids,
         twice=cells.twice[label, number],
+        logged=None if unkept or before else logged,
     )
 
 

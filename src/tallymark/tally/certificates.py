@@ -47,6 +47,9 @@ class ConsumerCount:
     effects: Digest | None = None
     # Effects beyond the first of their message: in no certificate, for none is given where there are any.
     twice: int = 0
+    # What the log holds of it, where the inbox must hold the same: nothing is unkept, or was logged before it began.
+    # In no certificate.
+    logged: Digest | None = field(default=None, compare=False)
 
     @property
     def total(self) -> int:
@@ -65,6 +68,12 @@ class ConsumerCount:
                 f" + dead {self.dead} + discarded {self.discarded} + again {self.again}"
             )
         return found
+
+    def unlike(self, name: str) -> list[str]:
+        """That its inbox holds as many messages as the log, and not the same."""
+        if self.logged is None or self.logged.same_messages(self.digest):
+            return []
+        return [f"the inbox of {name} holds other messages than the log"]
 
     def repeated(self, name: str) -> list[str]:
         """That some of its messages were applied more than once."""
@@ -110,6 +119,17 @@ class Statement:
             f"written {self.written} <> logged {self.logged} + parked {self.parked}"
             f" + discarded {self.discarded}"
         ]
+
+    def unlike(self) -> list[str]:
+        """Stations that hold as many messages, and not the same."""
+        each = (count.unlike(name) for name, count in self.consumers.items())
+        return sum(each, self.unlike_log())
+
+    def unlike_log(self) -> list[str]:
+        """That the log holds as many messages as the outbox, and not the same; of what is parked nobody can say."""
+        if self.parked or self.discarded or self.outbox.same_messages(self.log):
+            return []
+        return ["the log holds other messages than the outbox"]
 
     def supersedes(self, said: Statement, *, retired: Collection[str] = ()) -> bool:
         """Whether it is worth a certificate although the other one has one: it says more, or the other is not settled.
@@ -208,17 +228,16 @@ def differences(
     """What the data say today that the certificate does not, apart from what had to change since.
 
     Without `log` that is not compared, nor is what consumers `without` have: retention has been there, or they were
-    retired. Where something was parked, queued or dead, it may have gone its way: that part is held to its equation, as
-    it stands today.
+    retired. Where something was parked, queued or dead, it may have gone its way: that part is held to its equation, and
+    the stations to each other, as they stand today. Meanwhile they can only have gained: one that holds no more than
+    then holds the same.
     """
     found = []
     if not said.outbox.same_messages(now.outbox) or said.written != now.written:
         found.append(f"the outbox holds {_shown(now.outbox)}, not {_shown(said.outbox)}")
     still = said.parked == 0
-    if log and still and not said.log.same_messages(now.log):
-        found.append(f"the log holds {_shown(now.log)}, not {_shown(said.log)}")
-    if log and not still:
-        found += now.unaccounted()
+    if log:
+        found += _logged_otherwise(said, now)
     for name, count in said.consumers.items():
         if name in without:
             continue
@@ -226,14 +245,29 @@ def differences(
         if today is None:
             found.append(f"consumer {name} is not there any more")
             continue
-        if still and count.dead == 0:
+        if (still and count.dead == 0) or today.digest.count <= count.digest.count:
             found += _kept_otherwise(name, count, today, said.version)
-        if still and count.settled:
-            found += _applied_otherwise(name, count, today, alike=said.hashed == now.hashed)
-            found += today.repeated(name)
         elif log:
-            found += today.violations(name)
+            found += today.unlike(name)
+        settled = still and count.settled
+        wrong = today.violations(name) if log and not settled else today.repeated(name)
+        if settled or (not wrong and _applied_no_more(count, today)):
+            wrong = _applied_otherwise(name, count, today, alike=said.hashed == now.hashed) + wrong
+        found += wrong
     return found
+
+
+def _applied_no_more(said: ConsumerCount, today: ConsumerCount) -> bool:
+    if said.effects is None or today.effects is None:
+        return False
+    return today.effects.count <= said.effects.count
+
+
+def _logged_otherwise(said: Statement, now: Statement) -> list[str]:
+    if said.parked == 0 or now.log.count <= said.log.count:
+        same = said.log.same_messages(now.log)
+        return [] if same else [f"the log holds {_shown(now.log)}, not {_shown(said.log)}"]
+    return now.unaccounted() or now.unlike_log()
 
 
 def _kept_otherwise(name: str, said: ConsumerCount, today: ConsumerCount, version: int) -> list[str]:
