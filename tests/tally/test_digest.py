@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tallymark.errors import Inconsistent
 from tallymark.tally.certificates import ConsumerCount, Statement, differences
-from tallymark.tally.chain import GENESIS, Certificate, broken_links, issued
+from tallymark.tally.chain import GENESIS, Certificate, broken_links, issued, unseen
 from tallymark.tally.digest import Digest, inversions, message_digest
 from tallymark.tally.windows import Frontier, Window, open_because, window_of, windows_between
 
@@ -127,6 +127,21 @@ def test_a_chain_is_whole_until_somebody_touches_it() -> None:
     forged = replace(changed[1], hash=issued(statement(99), whole[0]).hash)
     assert 3 in [number for number, _ in broken_links([whole[0], forged, whole[2]])]
     assert broken_links([whole[0], whole[2]]) == [(3, "certificate 2 is missing")]
+
+
+def test_a_chain_that_was_cut_off_lacks_what_runs_have_seen() -> None:
+    whole = chain()
+    ends = [(each.number, each.hash) for each in whole]
+    assert unseen(whole, ends) == unseen(whole, ends[:1]) == unseen(whole, []) == unseen([], []) == []
+    assert broken_links(whole[:1]) == []
+    assert unseen(whole[:1], ends) == [
+        (3, "a run has seen certificates up to 3, and the chain ends at certificate 1")
+    ]
+    assert unseen([], ends) == [(3, "a run has seen certificates up to 3, and there are none")]
+    # Whoever writes it anew from there on does not come by the same hashes.
+    anew = [whole[0], issued(statement(70), whole[0])]
+    assert broken_links(anew) == []
+    assert [number for number, _ in unseen(anew, ends)] == [2, 3]
 
 
 def test_what_the_data_say_today_is_compared_with_what_was_said() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +19,7 @@ from tallymark.store.postgres.migrations import migrate
 from tallymark.store.postgres.tally import ConsumerView
 from tallymark.tally.certificates import Statement
 from tallymark.tally.chain import issued, trusted
+from tallymark.tally.findings import Scope
 from tallymark.tally.windows import Frontier
 from tests import journal
 from tests.tally.test_accounting import TEN, first_of, said, whole
@@ -141,6 +143,37 @@ def test_what_was_tampered_with_counts_for_nothing_and_breaks_nothing(
     # The last one is still as it was signed.
     assert [each.said.window.start for each in chain.certify(given)] == [0, 10]
     assert chain.certify(given) == []
+
+
+def test_a_run_keeps_the_end_of_the_chain_against_those_who_cut_it_off(
+    chain: Findings, database: str
+) -> None:
+    def ran(*numbers: int) -> None:
+        run = uuid.uuid4()
+        chain.begin(run, Scope(0, 99), who="ann")
+        chain.certify([stated(ground(), whole(number), number) for number in numbers])
+        chain.end(run, {"messages": 7})
+
+    def wrong() -> list[int]:
+        found = Verification()
+        links(chain.chain(), found, chain.ends())
+        return [each["certificate"] for each in found.wrong]
+
+    ran()
+    assert chain.ends() == []
+    ran(0)
+    ran(1, 2)
+    seen = {(each.number, each.hash) for each in chain.chain() if each.number in (1, 3)}
+    assert set(chain.ends()) == seen
+    assert chain.runs()[0]["summary"]["messages"] == 7
+    assert wrong() == []
+    journal.query(database, "delete from tallymark.certificates where number = 3")
+    assert wrong() == [3]
+    journal.query(database, "delete from tallymark.certificates")
+    assert wrong() == [3]
+    # A run that gives them again does not hide it.
+    ran(1)
+    assert wrong() == [1, 3]
 
 
 def test_the_chain_goes_on_with_a_successor(chain: Findings) -> None:

@@ -173,9 +173,12 @@ def verify(
     from tallymark.pipeline.reconcileground import TallyConfig
 
     found = verifying.Verification()
-    chains = {name: each.chain() for name, each in tallyspans.findings_of(database).items()}
-    for chain in chains.values():
-        verifying.links(chain, found)
+    kept = tallyspans.findings_of(database)
+    # The ends first: a run that is at it makes the chain longer.
+    ends = {name: each.ends() for name, each in kept.items()}
+    chains = {name: each.chain() for name, each in kept.items()}
+    for name, chain in chains.items():
+        verifying.links(chain, found, ends[name])
     if not chain_only and any(chains.values()):
         config = TallyConfig(everything=True, keep=False, tasks=tasks)
         sources = _live(database, bootstrap_servers)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tallymark.pipeline.reconcilecertify import stated
 from tallymark.pipeline.reconcileground import SKEW, place_text
 from tallymark.tally.certificates import Statement, differences
-from tallymark.tally.chain import Certificate, broken_links, newest
+from tallymark.tally.chain import Certificate, broken_links, newest, unseen
 from tallymark.tally.history import id_ms
 
 if TYPE_CHECKING:
@@ -44,17 +45,19 @@ class Verification:
         }
 
 
-def links(chain: list[Certificate], found: Verification) -> None:
-    """The chain by itself: no data are needed to see that a certificate was changed."""
+def links(chain: list[Certificate], found: Verification, ends: Collection[tuple[int, str]] = ()) -> None:
+    """The chain by itself: no data are needed to see that a certificate was changed. `ends`: where runs saw it end."""
     found.certificates += len(chain)
-    by_number = {each.number: each for each in chain}
-    for number, what in broken_links(chain):
-        found.wrong.append({"certificate": number, "window": _window(by_number[number]), "what": what})
+    windows = {each.number: _window(each) for each in chain}
+    broken = broken_links(chain)
+    told = {number for number, _ in broken}
+    for number, what in [*broken, *(each for each in unseen(chain, ends) if each[0] not in told)]:
+        found.wrong.append({"certificate": number, "window": windows.get(number), "what": what})
 
 
 def data(chain: list[Certificate], ground: Ground, cells: Cells, found: Verification) -> None:
     """Each certified window once more, from the rows and the log of today."""
-    broken = {each["certificate"] for each in found.wrong}
+    broken = {number for number, _ in broken_links(chain)}
     for certificate in newest([each for each in chain if each.number not in broken]):
         said = certificate.said
         if said.outbox_id != ground.view.outbox_id:

@@ -74,6 +74,25 @@ def broken_links(chain: Iterable[Certificate]) -> list[tuple[int, str]]:
     return found
 
 
+def unseen(chain: Sequence[Certificate], ends: Iterable[tuple[int, str]]) -> list[tuple[int, str]]:
+    """That a chain does not hold what runs have seen at its end, each by number and hash: number, and what is wrong.
+
+    A chain that was cut off is whole by itself.
+    """
+    hashes = {each.number: each.hash for each in chain}
+    last = chain[-1].number if chain else 0
+    seen = sorted(set(ends))
+    found = [
+        (number, "it is not the one that a run has seen under this number")
+        for number, hash_ in seen
+        if hashes.get(number, hash_) != hash_
+    ][:1]
+    if seen and seen[-1][0] > last:
+        end = f"the chain ends at certificate {last}" if chain else "there are none"
+        found.append((seen[-1][0], f"a run has seen certificates up to {seen[-1][0]}, and {end}"))
+    return found
+
+
 def trusted(chain: Sequence[Certificate]) -> list[Certificate]:
     """Those before the first that was tampered with: what follows is chained to nobody knows what."""
     broken = {number for number, _ in broken_links(chain)}

@@ -85,7 +85,11 @@ class Findings:
         return count
 
     def end(self, run: uuid.UUID, summary: dict[str, Any]) -> None:
+        """With the end of the chain as it stands by then: who cuts the chain off has this against him."""
         with self._open() as connection:
+            if row := connection.execute(self._sql["last_certificate"]).fetchone():
+                last = Certificate(*row)
+                summary = {**summary, "chain": {"number": last.number, "hash": last.hash}}
             connection.execute(self._sql["end"], {"run": run, "summary": json.dumps(summary)})
 
     def listed(
@@ -130,6 +134,11 @@ class Findings:
         with self._open() as connection:
             rows = connection.execute(self._sql["certificates"]).fetchall()
         return [_certificate(row) for row in rows]
+
+    def ends(self) -> list[tuple[int, str]]:
+        """Number and hash of the certificates that runs have seen at the end of the chain."""
+        with self._open() as connection:
+            return [(number, hash_) for number, hash_ in connection.execute(self._sql["ends"])]
 
     def certify(self, statements: Iterable[Statement], *, retired: Collection[str] = ()) -> list[Certificate]:
         """Add to the chain. Two at once take turns; what is in the chain is left out, unless there is more to say now.

@@ -71,6 +71,11 @@ select number, window_start, window_end, statement, previous, hash, issued_at fr
 -- name: last_certificate
 select number, statement, previous, hash from {schema}.certificates order by number desc limit 1
 
+-- name: ends
+-- What each run has seen at the end of the chain.
+select distinct (summary->'chain'->>'number')::bigint, summary->'chain'->>'hash' from {schema}.tallies
+ where summary->'chain'->>'hash' is not null
+
 -- name: lock_certificates
 select pg_advisory_xact_lock(hashtextextended('{schema} certificates', 0))
 
