@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tallymark.errors import Inconsistent
 from tallymark.tally.certificates import ConsumerCount, Statement, differences
-from tallymark.tally.chain import GENESIS, Certificate, broken_links, issued, unseen
+from tallymark.tally.chain import GENESIS, Certificate, broken_links, issued, unseen, width
 from tallymark.tally.digest import Digest, inversions, message_digest
 from tallymark.tally.windows import Frontier, Window, open_because, window_of, windows_between
 
@@ -127,6 +127,15 @@ def test_a_chain_is_whole_until_somebody_touches_it() -> None:
     forged = replace(changed[1], hash=issued(statement(99), whole[0]).hash)
     assert 3 in [number for number, _ in broken_links([whole[0], forged, whole[2]])]
     assert broken_links([whole[0], whole[2]]) == [(3, "certificate 2 is missing")]
+
+
+def test_how_wide_windows_are_is_told_by_what_was_signed() -> None:
+    first, second, _ = chain()
+    assert width([first]) == 10
+    assert width([replace(first, window=Window(0, 11)), second]) == 10
+    assert width([replace(first, statement=first.statement.replace("[0,10]", "[0,11]")), second]) == 10
+    assert width([replace(first, statement="{")]) is None
+    assert width([]) is None
 
 
 def test_a_chain_that_was_cut_off_lacks_what_runs_have_seen() -> None:

@@ -129,7 +129,11 @@ def test_what_was_tampered_with_counts_for_nothing_and_breaks_nothing(
         return where.first, where.rows, len(where.remarks)
 
     assert begins() == (30, 10, 0)
-    # No JSON any more, and the first of all: even how wide windows are is told by what stands beside it.
+    # What stands beside the first of all says nothing of how wide windows are.
+    journal.query(database, "update tallymark.certificates set window_end = 11 where number = 1")
+    assert begins() == (0, 10, 1)
+    journal.query(database, "update tallymark.certificates set window_end = 10 where number = 1")
+    # No JSON any more, and the first of all: how wide windows are is told by the next one.
     for number, first in ((2, 10), (1, 0)):
         journal.query(
             database,

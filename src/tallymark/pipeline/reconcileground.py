@@ -12,7 +12,7 @@ from tallymark.lifecycle import ParkedState
 from tallymark.pipeline.reconcileports import Stations
 from tallymark.store.postgres.tally import ConsumerView, ProducerView
 from tallymark.tally.certificates import Statement
-from tallymark.tally.chain import newest, trusted
+from tallymark.tally.chain import newest, trusted, width
 from tallymark.tally.records import ParkedRow, Place
 from tallymark.tally.trace import LATE_AFTER
 from tallymark.tally.windows import ROWS
@@ -253,9 +253,8 @@ def _certified(sources: Stations, ground: Ground) -> tuple[list[Statement], int 
             f"{ground.name}: certificate {chain[len(sound)].number} was tampered with; it and those behind it count for"
             " nothing: `tallymark tally verify --chain-only`"
         )
-    windows = [each.window for each in chain if each.window is not None]
     said = sorted((each.said for each in newest(sound)), key=lambda each: each.window)
-    return said, windows[0].end - windows[0].start if windows else None
+    return said, width(chain)
 
 
 def _speaks_of_all(said: Statement, consumers: Mapping[str, ConsumerView]) -> bool:

@@ -34,6 +34,10 @@ class Certificate:
     def said(self) -> Statement:
         return Statement.parse(self.statement)
 
+    @property
+    def is_signed(self) -> bool:
+        return chained_hash(self.previous, self.statement) == self.hash
+
 
 def chained_hash(previous: str, statement: str) -> str:
     return hashlib.sha256(f"{previous}\n{statement}".encode()).hexdigest()
@@ -66,12 +70,24 @@ def broken_links(chain: Iterable[Certificate]) -> list[tuple[int, str]]:
             number = certificate.number
         elif certificate.previous != before:
             found.append((certificate.number, "it is not chained to the one before it"))
-        if chained_hash(certificate.previous, certificate.statement) != certificate.hash:
+        if not certificate.is_signed:
             found.append((certificate.number, "its statement is not the one that was signed"))
         elif certificate.window not in (None, certificate.said.window):
             found.append((certificate.number, "it stands beside another window than it speaks of"))
         before = certificate.hash
     return found
+
+
+def width(chain: Iterable[Certificate]) -> int | None:
+    """How many positions a window has: as the first certificate says whose statement is the one that was signed.
+
+    What stands beside it, or in one that was changed, is nobody's word.
+    """
+    for certificate in chain:
+        if certificate.is_signed:
+            window = certificate.said.window
+            return window.end - window.start
+    return None
 
 
 def unseen(chain: Sequence[Certificate], ends: Iterable[tuple[int, str]]) -> list[tuple[int, str]]:
