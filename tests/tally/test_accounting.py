@@ -235,7 +235,7 @@ def without_the_first(*, log: Digest, kept: Digest) -> Cells:
 
 def test_what_is_parked_switches_no_comparison_off() -> None:
     nine, other = digest(*range(1, 10)), digest(*range(1, 9), 99)
-    parked = {"all_parked": [ParkedRow("m0", 0, "failed")]}
+    parked: dict[str, Any] = {"all_parked": [ParkedRow("m0", 0, "failed")]}
     given = certificate(ground(**parked), without_the_first(log=nine, kept=nine))
     assert verified(given, without_the_first(log=nine, kept=nine), **parked) == []
     for log, kept, station in ((other, nine, "the log"), (nine, other, "the inbox of ledger")):
