@@ -15,6 +15,7 @@ from tallymark.inbox.identity import (
     key_hash,
     named_id,
     received,
+    saved_id,
 )
 from tallymark.inbox.ports import Received
 from tallymark.message import new_id
@@ -40,6 +41,12 @@ def test_any_other_id_is_saved_under_its_name() -> None:
         assert found.named == given
         assert is_named(found.id)
         assert found.id == named_id(given.encode())
+
+
+def test_what_looks_for_a_message_by_its_name_asks_for_what_was_saved() -> None:
+    odd_variant, long_ago = "0190a8c0-0000-7000-0000-000000000001", "00000000-0001-7000-8000-000000000001"
+    for given in ("Überweisung", str(uuid.uuid4()), V7, V7.replace("-", ""), odd_variant, long_ago):
+        assert saved_id(given) == record(ce_id=given.encode(), ce_source=b"/bank").id
 
 
 def test_a_message_without_an_id_is_known_by_its_place() -> None:

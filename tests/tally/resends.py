@@ -6,13 +6,14 @@ The tests of a file share the database: what is made anew is what stands in its 
 from __future__ import annotations
 
 import os
+import uuid
 from collections.abc import Iterator
 from typing import Any
 
 import psycopg
 import pytest
 
-from tallymark.inbox.identity import received
+from tallymark.inbox.identity import received, saved_id
 from tallymark.inbox.ports import Instance, Received
 from tallymark.local.cluster import LocalCluster
 from tallymark.message import kafka_headers
@@ -42,11 +43,19 @@ KEEP = """
 insert into tallymark.inbox (id, source, topic, partition, "offset", position, key, value, consumer)
 select id, '/bank', topic, 0, position, position, key, value, 'ledger' from tallymark.outbox where position = %s
 """
-
+KEEP_NAMED = """
+insert into tallymark.inbox (id, named, source, topic, partition, "offset", position, key, value, consumer)
+select %s, %s, '/bank', topic, 0, position, position, key, value, 'ledger' from tallymark.outbox where position = %s
+"""
 DIE = """
 insert into tallymark.dead_letters (consumer, source, id, topic, partition, "offset", position, key, value, state, reason)
 select consumer, source, id, topic, partition, coalesce(%s, "offset"), position, key, value, 'dead', ''
   from tallymark.inbox where id = %s
+"""
+
+APPLY = """
+insert into tallymark.applications (id, source, consumer, topic, partition, attempt, outcome)
+values (%s, '/bank', 'ledger', 'transfers', 0, 1, 'applied')
 """
 
 
@@ -76,6 +85,17 @@ class Ground:
 
     def query(self, sql: str, *parameters: Any) -> list[tuple[Any, ...]]:
         return query(self.url, sql, parameters)
+
+    def named(self, number: int) -> None:
+        """It was written with an id that is no UUIDv7, as a plain INSERT can."""
+        self.ids[number] = str(uuid.uuid4())
+        self.query("update tallymark.outbox set id = %s where position = %s", self.ids[number], number + 1)
+
+    def keep_named(self, number: int, *, row: bool = True) -> None:
+        """As an inbox keeps and applies one that is `named`."""
+        if row:
+            self.query(KEEP_NAMED, saved_id(self.ids[number]), self.ids[number], number + 1)
+        self.query(APPLY, saved_id(self.ids[number]))
 
     def keep(self, number: int, *, queued: bool = False) -> None:
         self.query(KEEP, number + 1)

@@ -28,6 +28,7 @@ _NAMED_BITS = 112
 # In bytes, as an index counts.
 _LONGEST_SOURCE = 1000
 _UUID_BITS = 128
+_UUID_TEXT = 36
 _SEVEN = ord("7")
 _UNKNOWN = uuid.SafeUUID.unknown
 _new_uuid = object.__new__
@@ -78,7 +79,7 @@ def received(
             _last[0] = (shared, source, carried)
     else:
         given, number, source, carried = _looked_through(headers or ())
-    id_ = _uuid7(given) if given and len(given) == 36 and given[14] == _SEVEN else None
+    id_ = _uuid7(given) if given else None
     named = None
     if id_ is None:
         # Kafka's time of the record too: in a topic that was made anew, the same place holds another message.
@@ -150,6 +151,8 @@ def _moment(logged_ms: int) -> datetime | None:
 
 
 def _uuid7(given: bytes) -> uuid.UUID | None:
+    if len(given) != _UUID_TEXT or given[14] != _SEVEN:
+        return None
     try:
         number = int.from_bytes(unhexlify(given.replace(b"-", b"")))
     except ValueError:
@@ -161,6 +164,12 @@ def _uuid7(given: bytes) -> uuid.UUID | None:
     _set_int(id_, number)
     _set_is_safe(id_, _UNKNOWN)
     return id_
+
+
+def saved_id(name: str) -> uuid.UUID:
+    """Under which id a message of this name is saved: a UUIDv7 as it is, whatever else by its hash."""
+    given = name.encode()
+    return _uuid7(given) or named_id(given)
 
 
 def named_id(name: bytes) -> uuid.UUID:

@@ -12,11 +12,11 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from tallymark.inbox.identity import saved_id
 from tallymark.pipeline.reconcilecells import BUCKET, Bucket, Cells, Resent, digest_of
 from tallymark.pipeline.reconcileframes import inbox_sources
 from tallymark.pipeline.reconcileground import Ground
 from tallymark.pipeline.reconcileports import Stations
-from tallymark.store.postgres.tally import saved_id
 from tallymark.store.postgres.tallycells import Stretch
 from tallymark.tally.digest import Digest
 

@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tallymark.errors import Problem, UsageError
+from tallymark.inbox.identity import saved_id
 from tallymark.pipeline import archivefiles
 from tallymark.pipeline.manifestlog import ManifestLog
 from tallymark.pipeline.reconcileports import LogFacts, Offsets, Tables
 from tallymark.pipeline.snapshot import Snapshot, read, stations
-from tallymark.store.postgres.tally import ConsumerView, ProducerView, saved_id
+from tallymark.store.postgres.tally import ConsumerView, ProducerView
 from tallymark.store.postgres.tallycells import Dialect
 from tallymark.store.postgres.tallyrecord import consumers_of, parked_of, producer_of, retired_of
 from tallymark.tally.records import ParkedRow, Place

@@ -6,7 +6,7 @@ import json
 import sys
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -16,6 +16,7 @@ from typing import Any
 import psycopg
 
 from tallymark.errors import Problem, UsageError
+from tallymark.inbox.identity import saved_id
 from tallymark.lifecycle import MessageState, Role
 from tallymark.message import TM_ORIGIN, TM_RESEND
 from tallymark.outbox.ports import MessageStatus
@@ -218,9 +219,12 @@ class Resending:
         others.known += [row[0] for row in later]
         going = self._on_their_way(connection, [row[0] for row in later if row[5] and row[6]])
         lacked = [(row[0], consumer) for row in later if row[0] not in going for consumer in row[5]]
+        # From here on inboxes are asked, and know them by the ids that they are saved under.
         parameters |= {
             **{f"later_{name}": [row[at] for row in later] for at, name in enumerate(_LATER)},
-            "lacked_ids": [id_ for id_, _ in lacked],
+            "ids": _saved(each.id for each in sent),
+            "later_ids": _saved(row[0] for row in later),
+            "lacked_ids": _saved(id_ for id_, _ in lacked),
             "lacked_by": [consumer for _, consumer in lacked],
         }
         for name, url in self._consumers.items():
@@ -254,6 +258,10 @@ class Resending:
                 ) from error
             except psycopg.Error as error:
                 raise explain(error, url) from error
+
+
+def _saved(ids: Iterable[uuid.UUID]) -> list[uuid.UUID]:
+    return [saved_id(str(each)) for each in ids]
 
 
 def _gathered(

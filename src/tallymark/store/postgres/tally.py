@@ -18,7 +18,7 @@ from typing import Any
 import psycopg
 
 from tallymark.errors import Problem, SchemaMismatch, UsageError
-from tallymark.inbox.identity import named_id
+from tallymark.inbox.identity import saved_id
 from tallymark.lifecycle import DeadState, QueueState, Role
 from tallymark.store.postgres.connection import Connection, connect, explain, place_of
 from tallymark.store.postgres.migrations import require_schema
@@ -319,15 +319,6 @@ def _uuids(ids: Sequence[str]) -> list[uuid.UUID]:
         except ValueError:  # a foreign producer's name
             continue
     return found
-
-
-def saved_id(id: str) -> uuid.UUID:
-    """Under which id an inbox saves it."""
-    try:
-        parsed = uuid.UUID(id)
-    except ValueError:
-        return named_id(id.encode())
-    return parsed if parsed.version == 7 else named_id(id.encode())
 
 
 def _milliseconds(moment: datetime) -> int:

@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Any
 
 from tallymark.errors import AccessDenied, UsageError
-from tallymark.inbox.identity import received, saved_source
+from tallymark.inbox.identity import received, saved_id, saved_source
 from tallymark.inbox.ports import Received
 from tallymark.lifecycle import MessageState, Role
 from tallymark.message import CE_ID, CE_SOURCE, TM_ORIGIN, TM_POSITION, TM_RESEND, kafka_headers
@@ -38,6 +38,8 @@ _UNREAD = "not read yet"
 Place = Callable[[bytes, int], int]
 # By topic, partition and source: the highest position that was kept from the log.
 Reached = dict[tuple[str, int, str], int]
+# By the id that an inbox saves it under, which is another than its own where that is no UUIDv7; in order.
+Lacking = Mapping[uuid.UUID, Sent]
 
 
 class Repair:
@@ -94,13 +96,16 @@ class Repair:
                     with self._open() as connection:
                         why = refused(connection)
                 else:
-                    rows = [self._received(each, partitions) for each in lacking]
+                    rows = [self._received(each, partitions) for each in lacking.values()]
                     redriven, why = store.repair(rows, refused)
                     done.kept += redriven.kept
                 done.unread += sum(text is _UNREAD for text in why.values())
-                said = ((str(id_), text) for id_, text in why.items() if text not in (_NOT_NOW, _UNREAD))
-                done.refused.update(said)
-                done.missing += [str(each.id) for each in lacking if each.id not in why]
+                done.refused.update(
+                    (str(lacking[id_].id), text)
+                    for id_, text in why.items()
+                    if text not in (_NOT_NOW, _UNREAD)
+                )
+                done.missing += [str(each.id) for id_, each in lacking.items() if id_ not in why]
                 if len(done.missing) >= limit:
                     break
             if done.kept:
@@ -109,14 +114,14 @@ class Repair:
             store.close()
         return done
 
-    def _lacking(self, chunk: Sequence[Sent]) -> list[Sent]:
+    def _lacking(self, chunk: Sequence[Sent]) -> Lacking:
         has = self._inbox.kept(self._consumer, [str(each.id) for each in chunk])
         # A resend has the id of its original: one of them is enough, and it stands where the first one does.
         found: dict[uuid.UUID, Sent] = {}
         for each in chunk:
             if str(each.id) not in has:
-                found.setdefault(each.id, each)
-        return sorted(found.values(), key=lambda each: _stands_at(each) or each.position)
+                found.setdefault(saved_id(str(each.id)), each)
+        return dict(sorted(found.items(), key=lambda item: _stands_at(item[1]) or item[1].position))
 
     def _reached(self, topics: Sequence[str]) -> Reached:
         with self._open() as connection:
@@ -125,16 +130,16 @@ class Repair:
         return {(topic, partition, source): position for topic, partition, source, position in rows}
 
     def _unread(
-        self, lacking: Sequence[Sent], partitions: Mapping[str, int], reached: Reached | None
+        self, lacking: Lacking, partitions: Mapping[str, int], reached: Reached | None
     ) -> set[uuid.UUID]:
         """Those that the consumer has yet to come to, and earlier ones of their keys perhaps: nothing later is kept."""
         if reached is None:
             return set()
         found = set()
-        for each in lacking:
+        for id_, each in lacking.items():
             place = (each.topic, self._partition(each, partitions), _source(each))
             if each.key is not None and (_stands_at(each) or each.position) >= reached.get(place, 0):
-                found.add(each.id)
+                found.add(id_)
         return found
 
     @contextmanager
@@ -147,31 +152,32 @@ class Repair:
         self,
         connection: Connection,
         *,
-        lacking: Sequence[Sent],
+        lacking: Lacking,
         unread: Set[uuid.UUID],
         any_order: bool,
         room: int,
     ) -> dict[uuid.UUID, str]:
         """Why some of these would do harm; and that there is no room for the last of them."""
         found = {}
+        ids, asked = list(lacking), lacking.values()
         parameters = {
             "consumer": self._consumer,
-            "ids": [each.id for each in lacking],
-            "topics": [each.topic for each in lacking],
-            "keys": [each.key for each in lacking],
-            "positions": [_stands_at(each) for each in lacking],
+            "ids": ids,
+            "topics": [each.topic for each in asked],
+            "keys": [each.key for each in asked],
+            "positions": [_stands_at(each) for each in asked],
         }
         for at, *standing in connection.execute(self._sql["standing_here"], parameters).fetchall():
-            id_, stands = lacking[at].id, Standing(self._consumer, *standing)
+            id_, stands = ids[at], Standing(self._consumer, *standing)
             wanted = Wanted(str(id_), "", self._consumer, None)
             why = refusal(wanted, MessageState.SENT, None, [stands], any_order=any_order)
-            if why is None and not any_order and _stands_at(lacking[at]) is None:
+            if why is None and not any_order and _stands_at(lacking[id_]) is None:
                 why = _NOWHERE
             if why is None and id_ in unread and stands.minds:
                 why = _UNREAD
             if why is not None:
                 found[id_] = why
-        allowed = [each.id for each in lacking if each.id not in found]
+        allowed = [id_ for id_ in ids if id_ not in found]
         return found | dict.fromkeys(allowed[room:], _NOT_NOW)
 
     def _received(self, sent: Sent, partitions: Mapping[str, int]) -> Received:
