@@ -39,6 +39,9 @@ HEADERS_FORMAT = "1"
 # Written by us alone: a caller that could set them could pass for another message.
 _OURS = frozenset({CE_ID, CE_SPECVERSION, TM_POSITION, TM_FORMAT, TM_RESEND, TM_ORIGIN})
 
+_VERSION = 7
+_NO_TIME_BITS = 112
+
 Encode = Callable[[Any], bytes]
 HeaderValue = str | bytes
 
@@ -46,6 +49,11 @@ HeaderValue = str | bytes
 def new_id() -> uuid.UUID:
     """A fresh UUIDv7: unique, and rising with time."""
     return uuid7()
+
+
+def is_uuid7(id: uuid.UUID) -> bool:
+    """Whether it is an id as we give them. Those of 1970's first weeks are not: inboxes keep other names there."""
+    return id.version == _VERSION and bool(id.int >> _NO_TIME_BITS)
 
 
 class Entry(NamedTuple):

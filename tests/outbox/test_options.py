@@ -12,8 +12,10 @@ import psycopg
 import pytest
 
 from tallymark import Draft, MessageState, Outbox, UsageError
+from tallymark.message import new_id
 from tallymark.store.postgres.relaystore import PostgresRelayStore
 from tests.outbox.conftest import query
+from tests.outbox.test_values import NO_UUID7
 from tests.waiting import wait_for
 
 OUTBOX = Outbox("/bank")
@@ -197,6 +199,16 @@ def test_plain_sql_adds_the_same(bank: str) -> None:
             " tallymark.outbox_add('t', 'x'::bytea, dedup_key => 'sql')"
         )
     assert refused.value.sqlstate == "TM002"
+
+
+@pytest.mark.parametrize("id_", [each for each in NO_UUID7 if isinstance(each, uuid.UUID)])
+def test_plain_sql_refuses_an_id_that_is_no_uuid7(bank: str, id_: uuid.UUID) -> None:
+    own = new_id()
+    with psycopg.connect(bank) as tx:
+        assert tx.execute("select tallymark.outbox_add('t', null, id => %s)", [own]).fetchone() == (own,)
+        with pytest.raises(psycopg.Error, match=f"id '{id_}' is not a UUIDv7") as refused:
+            tx.execute("select tallymark.outbox_add('t', null, id => %s)", [id_])
+    assert (refused.value.sqlstate, "dedup_key" in (refused.value.diag.message_hint or "")) == ("TM003", True)
 
 
 def test_a_trigger_adds_the_same(bank: str) -> None:

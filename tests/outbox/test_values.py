@@ -37,6 +37,13 @@ class Plain:
 MODEL = Model(amount=decimal.Decimal("5.10"), at=datetime.date(2026, 1, 2))
 DAY = datetime.datetime(2026, 1, 2, 3, 4, tzinfo=datetime.UTC)
 NAME = uuid.UUID(int=5)
+NO_UUID7 = (
+    NAME,
+    uuid.UUID("7f2c5b0e-1d1a-4c64-9d0b-6a1f0f6f7a11"),
+    uuid.UUID("0190a8c0-0000-7000-0000-000000000001"),  # of no variant
+    uuid.UUID("00000000-0001-7000-8000-000000000001"),  # of 1970
+    "order 4711",
+)
 
 
 @pytest.mark.parametrize(
@@ -221,4 +228,13 @@ def test_an_id_of_ones_own_is_a_uuid7_otherwise() -> None:
     ids = [OUTBOX.entry(Draft("t", "x")).id for _ in range(1000)]
     assert {each.version for each in ids} == {7}
     assert len(set(ids)) == 1000
-    assert OUTBOX.entry(Draft("t", "x", id=NAME)).id == NAME
+    own = uuid.UUID("0190a8c0-0000-7000-8000-000000000001")
+    assert OUTBOX.entry(Draft("t", "x", id=own)).id == own
+
+
+@pytest.mark.parametrize("id_", NO_UUID7)
+def test_an_id_of_ones_own_that_is_no_uuid7_is_refused(id_: Any) -> None:
+    """An inbox forgets ids by the time that they name: another kind would be known for another time than all others."""
+    with pytest.raises(UsageError, match=f"id '{id_}' is not a UUIDv7") as refused:
+        OUTBOX.entry(Draft("t", "x", id=id_))
+    assert "dedup_key" in refused.value.remedy

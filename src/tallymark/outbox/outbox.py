@@ -18,7 +18,16 @@ from typing import Any, Literal, NamedTuple
 
 from tallymark.errors import UsageError
 from tallymark.lifecycle import MessageState
-from tallymark.message import Encode, Entry, HeaderValue, encoded, encoded_key, headers_json, new_id
+from tallymark.message import (
+    Encode,
+    Entry,
+    HeaderValue,
+    encoded,
+    encoded_key,
+    headers_json,
+    is_uuid7,
+    new_id,
+)
 from tallymark.outbox.ports import PLAIN, AddOptions, MessageStatus, OutboxWriter
 from tallymark.outbox.tracing import current_traceparent
 
@@ -133,7 +142,18 @@ class Outbox:
             raise UsageError(f"partition {partition!r} is not a number from 0 up")
         sent, content_type = encoded(value, encode or self._encode)
         carried = headers_json(self.source, type_ or topic, content_type, trace, headers)
-        return Entry(id_ or new_id(), topic, encoded_key(key), sent, carried, partition)
+        own = new_id() if id_ is None else _checked(id_)
+        return Entry(own, topic, encoded_key(key), sent, carried, partition)
+
+
+def _checked(id: Any) -> uuid.UUID:
+    """An id of the caller's own: inboxes drop ids by the time that they name, and save any other under another id."""
+    if isinstance(id, uuid.UUID) and is_uuid7(id):
+        return id
+    raise UsageError(
+        f"id {str(id)!r} is not a UUIDv7",
+        remedy="leave the id out; for a number of your own there is dedup_key= of add",
+    )
 
 
 def _id_of(text: Any) -> uuid.UUID:

@@ -26,6 +26,7 @@ _SCHEMA_MISSING = ("3F000", "42P01", "42883")
 _REFUSED = {
     "TM001": "split the message, or raise max.message.bytes of the topic",
     "TM002": 'use if_exists="ignore" where adding it again should change nothing',
+    "TM003": "leave the id out; for a number of your own there is dedup_key",
     "23514": "",
     "22P02": "",
 }
