@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import uuid
 
+import pytest
+
 from tallymark.pipeline.reconcilecells import Cells
 from tallymark.pipeline.reconcilefirst import begun_unsaid, first_id
 from tallymark.pipeline.reconcileframes import ids_of, read_along, shares, spans_of
 from tallymark.store.postgres.tallycells import ALL_IDS
 from tests.tally.cases import uuid7
 from tests.tally.test_certifying import P0, P1, ledger
+
+
+def hours(count: int, n: int = 0) -> str:
+    """An id of so many hours after some day."""
+    return uuid7(1_790_000_000_000 + count * 3_600_000, n)
 
 
 def test_neighbouring_windows_are_read_together_and_far_ones_apart() -> None:
@@ -79,11 +86,21 @@ def test_where_ids_say_nothing_of_their_time_all_are_read() -> None:
 
 
 def test_inboxes_are_read_from_an_hour_before_the_lowest_id_of_all_windows() -> None:
-    hour = 3_600_000
     cells = Cells(100)
     assert first_id(cells) is None
-    cells.ids = {7: (uuid7(9 * hour), uuid7(9 * hour)), 8: (uuid7(5 * hour, 3), uuid7(11 * hour))}
-    assert first_id(cells) == uuid.UUID(int=4 * hour << 80)
+    cells.ids = {7: (hours(9), hours(9)), 8: (hours(5, 3), hours(11))}
+    assert first_id(cells) == uuid.UUID(int=uuid.UUID(hours(4)).int >> 80 << 80)
+
+
+@pytest.mark.parametrize(
+    "other", ["00007c5b-1d1a-4c64-9d0b-6a1f0f6f7a11", "ff2c5b0e-1d1a-4c64-9d0b-6a1f0f6f7a11"]
+)
+def test_where_some_ids_are_no_uuid7_inboxes_are_read_from_their_beginning(other: str) -> None:
+    """They are kept there, under ids of their own; unread, their windows would differ in every run."""
+    cells = Cells(100)
+    for low, high in (sorted((other, hours(5))), (other, other)):
+        cells.ids = {7: (hours(9), hours(9)), 8: (low, high)}
+        assert first_id(cells) is None
 
 
 def test_where_a_consumer_began_is_asked_for_only_where_it_is_not_written_down() -> None:

@@ -8,6 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
+from tallymark.message import is_uuid7
 from tallymark.pipeline import reconcilecells as cellwork
 from tallymark.pipeline.reconcilecells import BUCKET, Cells
 from tallymark.pipeline.reconcileeffects import count_effects, look_up_resent
@@ -128,10 +129,13 @@ def first_id(cells: Cells) -> uuid.UUID | None:
     """From which id on inboxes are read for the sake of these windows: the lowest that the outbox has there, and an hour.
 
     Whoever is written there is at or behind it, whatever its producer's clock says. The hour is for what is not: a row
-    that was deleted, of a producer whose clock is behind.
+    that was deleted, of a producer whose clock is behind. None, and so all, where some are no UUIDv7: inboxes save those
+    under other ids, before all that name a time.
     """
-    lows = [uuid.UUID(low) for low, _ in cells.ids.values()]
-    return shifted(min(lows), -_HOUR_MS) if lows else None
+    ends = [uuid.UUID(each) for both in cells.ids.values() for each in both]
+    if not ends or not all(map(is_uuid7, ends)):
+        return None
+    return shifted(min(ends), -_HOUR_MS)
 
 
 class _Inboxes:
