@@ -49,15 +49,15 @@ def test_before_those_that_wait_behind_it(
 ) -> None:
     waiting(store, 9, 19)
     rows = [lost(n) for n in (3, 4, 5, 12, 13, 25)]
-    done, why = replay.repair(rows, lambda _: {})
-    assert (done.kept, why) == (6, {})
+    kept, why = replay.repair(rows, lambda _: {})
+    assert (kept, why) == (6, {})
     assert positions(ledger) == [3, 4, 5, 10, 12, 13, 20, 25]
 
 
 def test_what_is_refused_is_not_kept(ledger: str, replay: ReplayStore) -> None:
     one, other = lost(1), lost(2)
-    done, why = replay.repair([one, other], lambda _: {one.id: "no"})
-    assert (done.kept, why, positions(ledger)) == (1, {one.id: "no"}, [2])
+    kept, why = replay.repair([one, other], lambda _: {one.id: "no"})
+    assert (kept, why, positions(ledger)) == (1, {one.id: "no"}, [2])
 
 
 def test_it_looks_only_when_nobody_works_on_the_key(

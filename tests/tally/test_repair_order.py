@@ -84,8 +84,15 @@ def one_key(tables: str) -> Ground:
     return Ground(tables, ["alice", "bob", "alice"])
 
 
-def repaired(ground: Ground, since: int | None = None, *, any_order: bool = False) -> Repaired:
-    options = {"until": None, "topics": (), "limit": 100, "dry_run": False, "who": "ann", "reason": ""}
+def repaired(
+    ground: Ground,
+    since: int | None = None,
+    *,
+    any_order: bool = False,
+    limit: int = 100,
+    dry_run: bool = False,
+) -> Repaired:
+    options = {"until": None, "topics": (), "limit": limit, "dry_run": dry_run, "who": "ann", "reason": ""}
     repair = Repair(ground.url, "ledger", place=lambda _key, _count: 0)
     return repair.run(Rows(ground), since=since, any_order=any_order, **options)  # type: ignore[arg-type]
 

@@ -99,6 +99,11 @@ def _told(done: Repaired, *, dry_run: bool) -> list[Any]:
             f"{done.unread:,} left to Kafka: behind what the consumer has read, as earlier ones of their keys may be"
             " (without --since all are taken, in order)"
         )
+    if done.forgotten:
+        parts.append(
+            f"{done.forgotten:,} left alone: the inbox has dropped what it kept of their time, and nobody can say whether"
+            " they were applied"
+        )
     if done.refused:
         parts.append(output.table(("not taken", "because"), list(done.refused.items())[:50]))
     return parts

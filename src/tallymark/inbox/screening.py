@@ -7,11 +7,15 @@ letters, with the reason, and change nothing.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Sequence
 from datetime import datetime
 
 from tallymark.inbox.identity import FUTURE_MARGIN, id_floor, is_named, named_id
 from tallymark.inbox.ports import Received
+
+AHEAD = "its id claims to be from the future: the producer's clock is wrong"
+TOO_OLD = "cannot know: its id is older than the saved ids, it may have been applied before"
 
 
 class Screen:
@@ -33,6 +37,12 @@ class Screen:
         """The lowest id that is known of, and the first that is from the future, as numbers."""
         return self._lowest, self._highest
 
+    def doubt(self, id: uuid.UUID) -> str | None:
+        """Why saved ids cannot say whether this one was there before, or None."""
+        if is_named(id) or self._lowest <= id.int < self._highest:
+            return None
+        return TOO_OLD if id.int < self._lowest else AHEAD
+
     def sort(self, messages: Sequence[Received]) -> tuple[Sequence[Received], list[tuple[Received, str]]]:
         """Those to keep, and those to set apart with the reason. Nearly always all of them, and none."""
         lowest, highest = self._lowest, self._highest
@@ -40,14 +50,11 @@ class Screen:
             return messages, []
         good, odd = [], []
         for each in messages:
-            if is_named(each.id) or self._lowest <= each.id.int < self._highest:
+            doubt = self.doubt(each.id)
+            if doubt is None:
                 good.append(each)
-            elif each.id.int >= self._highest:
-                odd.append((each, "its id claims to be from the future: the producer's clock is wrong"))
-            elif self._needs_saved_id(each.topic):
-                odd.append(
-                    (each, "cannot know: its id is older than the saved ids, it may have been applied before")
-                )
+            elif doubt is AHEAD or self._needs_saved_id(each.topic):
+                odd.append((each, doubt))
             else:
                 # The handler's own scheme knows. The day's partition is gone, so it is kept under its name.
                 name = str(each.id)

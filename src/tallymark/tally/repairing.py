@@ -65,6 +65,9 @@ class Repaired:
     kept: int = 0
     # Lacking, and left to Kafka: the consumer has not come to them, nor perhaps to earlier ones of their keys.
     unread: int = 0
+    # Not in the inbox, and older than what it remembers: applied long ago, or not; nobody knows. Too many to name.
+    forgotten: int = 0
+    # What was kept (or would be).
     missing: list[str] = field(default_factory=list)
     refused: dict[str, str] = field(default_factory=dict)
 
@@ -74,6 +77,7 @@ class Repaired:
             "lacking": self.lacking,
             "kept": self.kept,
             "unread": self.unread,
+            "forgotten": self.forgotten,
             "missing": self.missing,
             "refused": self.refused,
         }

@@ -26,6 +26,8 @@ from tallymark.store.postgres.session import Session
 from tallymark.store.queries import load
 
 BEHIND = "replayed behind a later message of its key: `tallymark failed retry` puts it in its place, or says why not"
+CAME = "it came by itself meanwhile"
+REUSED = "its id was used before, for other contents"
 _BUSY = "its key is being worked on: try again"
 _NO_ROOM = "there is no room left between the messages that wait around it: let those be applied first"
 FORGOTTEN = (
@@ -73,7 +75,6 @@ class ReplayStore(InboxActions):
             url, schema=schema, file="replay.sql", application="tallymark replay", role=Role.CONSUMER
         )
         self._queries = load("tallymark.store.postgres", "replay.sql", schema)
-        self._screen: Screen | None = None
 
     def topics(self) -> tuple[str, ...] | None:
         """What the consumer reads; None where there is no such consumer yet."""
@@ -113,7 +114,7 @@ class ReplayStore(InboxActions):
             due = [each for number, each in enumerate(new) if number not in behind]
             odd = [
                 *odd,
-                *((good[index], "its id was used before, for other contents") for index in kept.reused),
+                *((good[index], REUSED) for index in kept.reused),
                 *((each, FORGOTTEN) for each in forgotten.values()),
             ]
             tx.quarantine([*odd, *((each, BEHIND) for each in late)])
@@ -122,11 +123,11 @@ class ReplayStore(InboxActions):
 
     def repair(
         self, messages: Sequence[Received], refused: Callable[[Connection], Mapping[uuid.UUID, str]]
-    ) -> tuple[Redriven, dict[uuid.UUID, str]]:
+    ) -> tuple[int, dict[uuid.UUID, str]]:
         """Keep these and queue each in its place among those of its key, by position, in one transaction.
 
-        Nobody applies anything of these keys meanwhile: what `refused` names, looking then, is left out. Gives back why
-        for all that were.
+        Nobody applies anything of these keys meanwhile: what `refused` names, looking then, is left out. Gives back how
+        many were kept, and why for all that were not. None becomes a dead letter: nobody knows that it was ever lost.
         """
         keys = {each.id: key_hash(each.topic, each.key, each.id) for each in messages}
         with self._inbox.begin() as tx:
@@ -142,10 +143,11 @@ class ReplayStore(InboxActions):
             places = self._places(tx.handed, [m for m in messages if m.id not in why], keys)
             why.update({id_: _NO_ROOM for id_, seq in places.items() if seq is None})
             good, odd = self._screened([m for m in messages if m.id not in why])
+            why.update({each.id: doubt for each, doubt in odd})
             kept = tx.keep(good)
             new = [good[index] for index in kept.new]
-            odd += [(good[index], "its id was used before, for other contents") for index in kept.reused]
-            tx.quarantine(odd)
+            why.update({good[index].id: REUSED for index in kept.reused})
+            why.update({good[index].id: CAME for index in kept.repeated})
             tx.enqueue([Queued(each, keys[each.id]) for each in new if each.id not in places])
             for each in new:
                 if each.id in places:
@@ -153,7 +155,7 @@ class ReplayStore(InboxActions):
                         name: getattr(each, name) for name in ("source", "id", "topic", "partition", "offset")
                     }
                     self._asked(tx.handed, "put_between", key_hash=keys[each.id], seq=places[each.id], **row)
-        return Redriven(len(messages), len(new), len(kept.repeated), 0, len(odd)), why
+        return len(new), why
 
     def _held(self, connection: Connection, keys: Iterable[int]) -> list[int]:
         return [row[0] for row in self._asked(connection, "held_keys", keys=sorted(set(keys)))]
@@ -193,10 +195,9 @@ class ReplayStore(InboxActions):
     def _screened(
         self, messages: Sequence[Received]
     ) -> tuple[Sequence[Received], list[tuple[Received, str]]]:
-        if self._screen is None:
-            # Whatever scheme the handler has: here saved ids are what keeps a message once.
-            self._screen = Screen(lambda _topic: True, self._inbox.kept_from(), datetime.now(UTC))
-        return self._screen.sort(messages)
+        # Whatever scheme the handler has: here saved ids are what keeps a message once. Looked at each time: a long
+        # replay goes on while retention does.
+        return Screen(lambda _topic: True, self._inbox.kept_from(), datetime.now(UTC)).sort(messages)
 
     def _forgotten(self, connection: Any, new: Sequence[Received]) -> dict[int, Received]:
         """Those, by their number, of which nobody can tell whether they were kept before."""

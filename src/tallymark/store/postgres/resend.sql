@@ -175,6 +175,11 @@ select w.n - 1, exists (select from {schema}.inbox i where i.id = w.id and i.con
        coalesce(w.topic = any(c.versioned), false), coalesce(w.topic = any(c.unordered), false)
   from wanted w join {schema}.consumers c on c.name = %(consumer)s
 
+-- name: remembered_here
+-- From when on this inbox knows what it has kept, and the topics of which it has dropped what has no time in its id.
+select i.kept_from, array(select distinct p.topic from {schema}.named_pruned p where p.consumer = %(consumer)s)
+  from {schema}.inbox_identity i
+
 -- name: reached_here
 -- How far one consumer has come in each partition, in positions of the outboxes that write there: what it has kept from
 -- the log says so.

@@ -6,19 +6,20 @@ import json
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import partial
 from itertools import islice
 from typing import Any
 
 from tallymark.errors import AccessDenied, UsageError
-from tallymark.inbox.identity import received, saved_id, saved_source
+from tallymark.inbox.identity import is_named, received, saved_id, saved_source
 from tallymark.inbox.ports import Received
+from tallymark.inbox.screening import AHEAD, Screen
 from tallymark.lifecycle import MessageState, Role
 from tallymark.message import CE_ID, CE_SOURCE, TM_ORIGIN, TM_POSITION, TM_RESEND, kafka_headers
 from tallymark.store.postgres.connection import Connection, connect
 from tallymark.store.postgres.migrations import require_schema
-from tallymark.store.postgres.replay import ReplayStore
+from tallymark.store.postgres.replay import CAME, FORGOTTEN, ReplayStore
 from tallymark.store.postgres.tally import TallyConsumers
 from tallymark.store.queries import load
 from tallymark.tally.repairing import Repaired, Sent, SentSource
@@ -39,7 +40,7 @@ Place = Callable[[bytes, int], int]
 # By topic, partition and source: the highest position that was kept from the log.
 Reached = dict[tuple[str, int, str], int]
 # By the id that an inbox saves it under, which is another than its own where that is no UUIDv7; in order.
-Lacking = Mapping[uuid.UUID, Sent]
+Lacking = dict[uuid.UUID, Sent]
 
 
 class Repair:
@@ -86,7 +87,16 @@ class Repair:
             for chunk in _chunks(sent):
                 done.asked += len(chunk)
                 lacking = self._lacking(chunk)
+                for id_, doubt in self._doubts(lacking).items():
+                    each = lacking.pop(id_)
+                    if doubt is AHEAD:
+                        done.lacking += 1
+                        done.refused[str(each.id)] = doubt
+                    else:
+                        done.forgotten += 1
                 done.lacking += len(lacking)
+                if not lacking:
+                    continue
                 room = limit - len(done.missing)
                 unread = self._unread(lacking, partitions, reached)
                 refused = partial(
@@ -97,13 +107,13 @@ class Repair:
                         why = refused(connection)
                 else:
                     rows = [self._received(each, partitions) for each in lacking.values()]
-                    redriven, why = store.repair(rows, refused)
-                    done.kept += redriven.kept
+                    kept, why = store.repair(rows, refused)
+                    done.kept += kept
                 done.unread += sum(text is _UNREAD for text in why.values())
                 done.refused.update(
                     (str(lacking[id_].id), text)
                     for id_, text in why.items()
-                    if text not in (_NOT_NOW, _UNREAD)
+                    if text not in (_NOT_NOW, _UNREAD, CAME)
                 )
                 done.missing += [str(each.id) for id_, each in lacking.items() if id_ not in why]
                 if len(done.missing) >= limit:
@@ -122,6 +132,24 @@ class Repair:
             if str(each.id) not in has:
                 found.setdefault(saved_id(str(each.id)), each)
         return dict(sorted(found.items(), key=lambda item: _stands_at(item[1]) or item[1].position))
+
+    def _doubts(self, lacking: Lacking) -> dict[uuid.UUID, str]:
+        """Of which of these nobody can say whether they were applied long ago, and why.
+
+        Asked after `_lacking`: what retention has dropped by then, it has said before it did.
+        """
+        if not lacking:
+            return {}
+        with self._open() as connection:
+            row = connection.execute(self._sql["remembered_here"], {"consumer": self._consumer}).fetchone()
+        kept_from, pruned = row or (datetime.now(UTC), [])
+        screen = Screen(lambda _topic: True, kept_from, datetime.now(UTC))
+        found = {}
+        for id_, each in lacking.items():
+            doubt = FORGOTTEN if is_named(id_) and each.topic in pruned else screen.doubt(id_)
+            if doubt is not None:
+                found[id_] = doubt
+        return found
 
     def _reached(self, topics: Sequence[str]) -> Reached:
         with self._open() as connection:
