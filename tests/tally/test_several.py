@@ -69,3 +69,9 @@ def test_several_outboxes_and_consumers_in_one_run(
     assert {(gone, "lost-in-log"), (ids[10], "lost-in-inbox"), (later[10], "lost-in-inbox")} <= listed
     assert (gone, "lost-in-relay") not in listed
     assert found(until=noon, topics=(bank.topic,)) == {by_audit}
+    # Nor does a run that was not given the audit's database: it says whom it knows and did not ask.
+    alone = Sources({"bank": bank.url}, {"ledger": ledger.ledger.url}, client, admin_client(client))
+    said = tallied(spark, alone, keep=True).remarks
+    assert any(each.startswith(f"{audit.ledger.name} was not asked") for each in said), said
+    listed = {(each.finding.id, each.finding.verdict.value) for each in Findings(bank.url).listed()}
+    assert {(gone, "lost-in-log"), (ids[10], "lost-in-inbox"), (later[10], "lost-in-inbox")} <= listed

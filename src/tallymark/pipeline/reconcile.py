@@ -31,6 +31,8 @@ from tallymark.tally.report import TallyReport
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from tallymark.store.postgres.findings import Findings
+
 _CHUNK = 1000
 _STRAYS = 10_000
 
@@ -95,7 +97,13 @@ class Tally:
             )
         self._count(ground, cells, reading, report)
         whole = not self._config.filtered and ground.first <= ground.lowest
-        consumers = ("", *ground.consumers) if self._config.consumers else None
+        absent = self._absent(ground, findings)
+        report.remarks += [
+            f"{label} was not asked: what was found at it stays as it is; name its database, too"
+            for label in sorted(absent)
+        ]
+        part = self._config.consumers or absent or ground.left_out
+        consumers = ("", *ground.consumers) if part else None
         scope = Scope(
             ground.first,
             ground.upto - 1,
@@ -126,6 +134,12 @@ class Tally:
         # Who reads what: what is lost for all is lost for these.
         readers = {label: sorted(view.topics) for label, view in ground.consumers.items()}
         findings.end(run, {**report.as_json(), "findings": report.found, "consumers": readers})
+
+    def _absent(self, ground: Ground, findings: Findings | None) -> set[str]:
+        """Consumers that runs before this one looked at, and that this one has not been given."""
+        if findings is None or self._config.consumers:
+            return set()
+        return findings.consumers() - ground.consumers.keys() - ground.retired - set(ground.left_out)
 
     def _reopened(self, ground: Ground, cells: Cells) -> set[int]:
         return set() if self._config.filtered else reopened(ground, cells)

@@ -121,6 +121,11 @@ class Findings:
             rows = connection.execute(self._sql["counts"]).fetchall()
         return [(Verdict(verdict), Stage(stage), consumer, n) for verdict, stage, consumer, n in rows]
 
+    def consumers(self) -> set[str]:
+        """Whom the last runs looked at."""
+        with self._open() as connection:
+            return {name for (name,) in connection.execute(self._sql["consumers"]).fetchall()}
+
     def runs(self, *, limit: int = 20) -> list[dict[str, Any]]:
         """The last runs, the newest first."""
         with self._open() as connection:

@@ -57,6 +57,12 @@ select id, verdict, consumer, stage, topic, key, partition, "offset", position, 
    and (%(ids)s::text[] is null or id = any(%(ids)s::text[]))
  order by position nulls last, id, verdict, consumer limit %(limit)s
 
+-- name: consumers
+-- Whom the last runs looked at, whichever databases each of them was given.
+select distinct c.name
+  from (select summary from {schema}.tallies where ended_at is not null order by started_at desc limit 20) t
+ cross join lateral json_object_keys(t.summary->'consumers') c(name)
+
 -- name: counts
 select verdict, stage, consumer, count(*) from {schema}.findings where over_at is null group by 1, 2, 3 order by 1, 2, 3
 
