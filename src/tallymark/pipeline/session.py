@@ -14,7 +14,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -116,23 +116,16 @@ def started(plan: SparkPlan, *, verbose: bool = False) -> Iterator[SparkSession]
     was_there = litter.exists()
     try:
         session = _session(plan, settings, folder, verbose=verbose)
-        quiet = None if verbose else _not_of_py4j
-        if quiet is not None:
-            logging.getLogger().addFilter(quiet)
-            # A thread of PySpark's writes a traceback where the JVM has gone away: the main one hears of it too.
-            counting = session.sparkContext._accumulatorServer
-            counting.handle_error = lambda *_: None  # type: ignore[method-assign] # of this one
-        try:
-            yield session
-        except Exception as error:
-            if failures.is_from_nobody(error):
-                raise failures.explain(error) from error
-            raise
-        finally:
-            if not theirs:
-                _stop(session)
-            if quiet is not None:
-                logging.getLogger().removeFilter(quiet)
+        with nullcontext() if verbose else _quiet(session):
+            try:
+                yield session
+            except Exception as error:
+                if failures.is_from_nobody(error):
+                    raise failures.explain(error) from error
+                raise
+            finally:
+                if not theirs:
+                    _stop(session)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         if not was_there:
@@ -215,6 +208,25 @@ def _our_interrupts() -> Iterator[None]:
 
 
 @contextmanager
+def _quiet(session: SparkSession) -> Iterator[None]:
+    """Where the JVM goes away, those that talk to it write tracebacks, each its own. Whoever asked it is told as well."""
+    root, py4j = logging.getLogger(), logging.getLogger("py4j")
+
+    def not_theirs(record: logging.LogRecord) -> bool:
+        return Path(record.pathname).parent.name != py4j.name
+
+    counting = session.sparkContext._accumulatorServer
+    counting.handle_error = lambda *_: None  # type: ignore[method-assign] # of this one
+    before, py4j.propagate = py4j.propagate, False
+    root.addFilter(not_theirs)
+    try:
+        yield
+    finally:
+        root.removeFilter(not_theirs)
+        py4j.propagate = before
+
+
+@contextmanager
 def _stderr_to(path: Path | None) -> Iterator[None]:
     """Whatever is started inside inherits a file in place of our stderr."""
     if path is None:
@@ -230,11 +242,6 @@ def _stderr_to(path: Path | None) -> Iterator[None]:
         os.dup2(before, 2)
         os.close(before)
         os.close(target)
-
-
-def _not_of_py4j(record: logging.LogRecord) -> bool:
-    """What goes between us and the JVM, told to the root logger with a traceback: whoever asked is told as well."""
-    return Path(record.pathname).parent.name != "py4j"
 
 
 def _stop(session: SparkSession) -> None:
