@@ -167,9 +167,8 @@ class KafkaPublisher:
         self._producers.patience.hurry(within_s)
 
     def close(self) -> None:
-        self._producers.patience.hurry(
-            0.0
-        )  # a commit under way in another thread is in doubt, and not waited for
+        # A commit under way in another thread is in doubt, and not waited for.
+        self._producers.patience.hurry(0.0)
         self._producers.close()
 
     # Producing
