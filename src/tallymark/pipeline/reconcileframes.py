@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 from tallymark.inbox.identity import saved_source
 from tallymark.pipeline.reconcilecells import BUCKET, Cells
 from tallymark.pipeline.reconcileground import Ground
-from tallymark.pipeline.reconcilemarks import Frames, offset_of
+from tallymark.pipeline.reconcilemarks import Frames
 from tallymark.pipeline.reconcileports import Stations
+from tallymark.pipeline.reconcilereaders import offset_of
 from tallymark.pipeline.reconcilerecords import records_of
 from tallymark.store.postgres.tallycells import ALL_IDS, IdRange, Place, Stretch
 

@@ -8,12 +8,21 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from tallymark.lifecycle import Stage, Verdict
+from tallymark.pipeline.reconcilereaders import (
+    dropped,
+    expires,
+    known_for,
+    offset_of,
+    quoted,
+    reached,
+    reads,
+)
 from tallymark.tally.records import Horizon, Reader
 from tallymark.tally.verdicts import INTO_CONSUMER, INTO_LOG, Marks, Rule
 
@@ -96,7 +105,7 @@ def recorded(frames: Frames, horizon: Horizon) -> DataFrame:
         ],
     )
     for at, (_, reader) in enumerate(sorted(horizon.readers.items())):
-        union = union.withColumn(f"reached_{at}", _reached(reader)).withColumn(
+        union = union.withColumn(f"reached_{at}", reached(reader)).withColumn(
             f"passed_{at}", F.col(f"reached_{at}") & (F.col("offset") < offset_of(reader.next_offsets))
         )
     return union
@@ -161,34 +170,6 @@ def _station(frame: DataFrame, station: str, *, state: str = "state") -> DataFra
             for name in _COLUMNS
         )
     )
-
-
-def offset_of(offsets: Mapping[tuple[str, int], int]) -> Column:
-    """What a consumer's offsets say of a record's place; 0 where they say nothing."""
-    from pyspark.sql import functions as F
-
-    if not offsets:
-        return F.lit(0)
-    pairs = [
-        each
-        for (topic, part), at in sorted(offsets.items())
-        for each in (F.lit(f"{topic}/{part}"), F.lit(at).cast("bigint"))
-    ]
-    return F.coalesce(F.try_element_at(F.create_map(*pairs), _place()), F.lit(0))
-
-
-def _reached(reader: Reader) -> Column:
-    from pyspark.sql import functions as F
-
-    unsaid = ~_place().isin(["/".join(map(str, place)) for place in sorted(reader.begun)])
-    known = unsaid & (F.col("age_s") < F.expr(_known_for(reader)))
-    return (F.col("station") == "log") & ((F.col("offset") >= offset_of(reader.beginnings)) | known)
-
-
-def _place() -> Column:
-    from pyspark.sql import functions as F
-
-    return F.concat_ws("/", F.col("topic"), F.col("partition").cast("string"))
 
 
 def _count(condition: str) -> str:
@@ -287,13 +268,13 @@ def _of_consumer(at: int, name: str, reader: Reader, horizon: Horizon) -> Column
     digests = "case when size(log_digests) > 0 then log_digests else row_digests end"
     texts = {
         "owed": f"reached__{at} or kept__{at} > 0 or "
-        + f"(copies = 0 and youngest < {_known_for(reader)} + {_expires(horizon)})",
+        + f"(copies = 0 and youngest < {known_for(reader)} + {expires(horizon)})",
         "kept": f"kept__{at}",
         "altered_in_inbox": f"size({digests}) > 0 and size(array_except(inbox_digests__{at}, {digests})) > 0",
         "passed": f"passed__{at}",
         # Known only where a log starts behind it: the driver looks there again.
         "overtaken": "false",
-        "forgotten_in_inbox": f"({_dropped(reader)} or (copies = 0 and youngest >= {_known_for(reader)}))",
+        "forgotten_in_inbox": f"({dropped(reader)} or (copies = 0 and youngest >= {known_for(reader)}))",
         **{
             each: f"{each}__{at}"
             for each in ("effects", "finished", "misapplied", "queued", "retrying", "dead", "given_up")
@@ -308,39 +289,6 @@ def _of_consumer(at: int, name: str, reader: Reader, horizon: Horizon) -> Column
     )
 
 
-def reads(reader: Reader) -> str:
-    """Whether a consumer reads the topic that stands there."""
-    return _among(reader.topics)
-
-
-def _among(topics: Iterable[str]) -> str:
-    listed = ", ".join(quoted(topic) for topic in sorted(topics)) or "''"
-    return f"coalesce(topic in ({listed}), false)"
-
-
-def _expires(horizon: Horizon) -> str:
-    """After how many seconds the log may drop a message of its topic."""
-    after = {topic: seconds for topic, seconds in horizon.expires_after_s.items() if seconds}
-    return _by_topic(after, "cast('Infinity' as double)")
-
-
-def _known_for(reader: Reader) -> str:
-    """For how many seconds a consumer has read its topic."""
-    return _by_topic(reader.read_for_s, f"{reader.known_for_s!r}D")
-
-
-def _by_topic(seconds: Mapping[str, float], otherwise: str) -> str:
-    cases = " ".join(f"when {quoted(topic)} then {float(s)!r}D" for topic, s in sorted(seconds.items()))
-    return f"(case topic {cases} else {otherwise} end)" if cases else otherwise
-
-
-def _dropped(reader: Reader) -> str:
-    moment = "cast(conv(concat(substr(id, 1, 8), substr(id, 10, 4)), 16, 10) as bigint)"
-    is_uuid7 = "id rlike '^[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$'"
-    nameless = f"copies = 0 and rows > 0 and {_among(reader.pruned)}"
-    return f"case when {is_uuid7} then {moment} < {reader.kept_from_ms} else {nameless} end"
-
-
 def _case(rules: Sequence[Rule], values: Mapping[str, str] | None = None) -> str:
     """The first rule that holds, as one expression. `values`: what names of marks stand for."""
     branches = " ".join(
@@ -353,8 +301,3 @@ def _case(rules: Sequence[Rule], values: Mapping[str, str] | None = None) -> str
 
 def _put(sql: str, values: Mapping[str, str]) -> str:
     return re.sub(r"'[^']*'|\b[a-z_]+\b", lambda word: values.get(word.group(), word.group()), sql)
-
-
-def quoted(text: str) -> str:
-    """A text as SQL has it."""
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tallymark.pipeline.reconcilemarks import COUNTS, quoted, reads
+from tallymark.pipeline.reconcilemarks import COUNTS
+from tallymark.pipeline.reconcilereaders import quoted, reads
 from tallymark.pipeline.reconcilerecords import halves
 from tallymark.tally.records import Horizon, Reader
 
