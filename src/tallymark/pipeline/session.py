@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 from tallymark.errors import Unreachable, UsageError
 from tallymark.pipeline import failures
 from tallymark.pipeline.scratch import scratch
+from tallymark.pipeline.standstill import watched
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -116,7 +117,11 @@ def started(plan: SparkPlan, *, verbose: bool = False) -> Iterator[SparkSession]
     was_there = litter.exists()
     try:
         session = _session(plan, settings, folder, verbose=verbose)
-        with nullcontext() if verbose else _quiet(session):
+        unwatched = plan.is_local or theirs
+        with (
+            nullcontext() if verbose else _quiet(session),
+            nullcontext() if unwatched else watched(session, plan.master),
+        ):
             try:
                 yield session
             except Exception as error:
