@@ -308,3 +308,15 @@ def test_a_fault_of_a_message_spoils_the_windows_of_its_resends_too() -> None:
     assert spoiled(finding, copies_of(where), 10) == {0, 5, 7}
     assert spoiled(replace(finding, id="m4", position=14), copies_of(where), 10) == {1}
     assert spoiled(replace(finding, id="m5", position=None), copies_of(where), 10) == set()
+
+
+# Who is not asked
+
+
+def test_whose_name_another_database_has_too_is_not_absent() -> None:
+    """Runs knew it by its name alone, before there was a second one."""
+    second = replace(ledger(), database="audit")
+    both = ground(consumers={"ledger/ledger": ledger(), "audit/ledger": second})
+    assert both.absent({"ledger", "ledger/ledger", "sales"}) == {"sales"}
+    assert ground().absent({"ledger/ledger", "audit/ledger"}) == {"audit/ledger"}
+    assert ground(retired=frozenset({"sales"}), left_out=["tail"]).absent({"sales", "tail"}) == set()

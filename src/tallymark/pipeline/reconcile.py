@@ -139,7 +139,7 @@ class Tally:
         """Consumers that runs before this one looked at, and that this one has not been given."""
         if findings is None or self._config.consumers:
             return set()
-        return findings.consumers() - ground.consumers.keys() - ground.retired - set(ground.left_out)
+        return ground.absent(findings.consumers())
 
     def _reopened(self, ground: Ground, cells: Cells) -> set[int]:
         return set() if self._config.filtered else reopened(ground, cells)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -133,6 +133,16 @@ class Ground:
     def labels_in(self, database: str) -> dict[str, str]:
         """What the consumers of a database are called in this run, by their names there."""
         return {view.name: label for label, view in self.consumers.items() if view.database == database}
+
+    def absent(self, known: Set[str]) -> set[str]:
+        """Of those that earlier runs looked at, whom this one has not been given.
+
+        A name that another database has, too, or had, goes by its database there.
+        """
+        labels = (
+            label for view in self.consumers.values() for label in (view.name, f"{view.database}/{view.name}")
+        )
+        return {*known}.difference(labels, self.retired, self.left_out)
 
 
 def outboxes_of(sources: Stations, config: TallyConfig) -> list[str]:
