@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from tallymark.apply.applier import HandlerFailed, HandlerHung
+from tallymark.apply.applier import Applied, Applier, HandlerFailed, HandlerHung
 from tallymark.apply.incoming import Message
+from tallymark.inbox.ports import Queued
 from tests.apply.conftest import Ground, effect
 from tests.apply.given import queued
 
@@ -115,6 +117,27 @@ def test_a_list_is_no_longer_than_a_seconds_worth(ground: Ground) -> None:
     ground.apply(*(queued(n) for n in range(5)))
     assert calls == [2, 2, 1]
     assert waits == [1.0, 0.5]
+
+
+def test_whoever_finds_a_token_hands_a_list_over(ground: Ground) -> None:
+    """As workers do: one that is refused a second's worth has claimed in vain, and does so again at once, for ever."""
+    now = [0.0]
+
+    def wait(seconds: float) -> None:
+        now[0] += seconds
+
+    ground.handler("transfers", batch=True, max_rate=4)(lambda _messages, _tx: None)
+    applier = Applier(ground.handlers, clock=lambda: now[0], wait=wait)
+
+    def claim(rows: Sequence[Queued]) -> Applied:
+        assert applier.due(["transfers"])
+        with ground.store.begin() as tx:
+            return applier.apply(tx, rows, careful=False, watch=ground.watch, until=now[0] + 0.25)
+
+    first = claim([queued(n) for n in range(12)])
+    assert len(first.done) == 4, "the burst"
+    now[0] += 0.25
+    assert claim(first.left).done == first.left[:2]
 
 
 def test_what_there_was_no_time_for_is_left(ground: Ground, calls: list[list[Any]]) -> None:

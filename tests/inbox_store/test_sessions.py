@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
+from contextlib import closing
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any, cast
 
 import psycopg
 import pytest
 
 from tallymark.errors import OutcomeUnknown, UsageError
+from tallymark.inbox.book import Book
+from tallymark.inbox.config import InboxConfig
+from tallymark.inbox.logport import Log
+from tallymark.inbox.pulse import Pulse
+from tallymark.inbox.screening import Screen
+from tallymark.inbox.tallies import Tallies
+from tallymark.observe.metrics import Metrics
 from tallymark.store.postgres.inboxstore import PostgresInboxStore, application_of
 from tests.inbox_store.conftest import MakeStore, instance, query
 from tests.inbox_store.handing import PAY, handle, pay, run, state
+from tests.inbox_store.test_unreadable import Script
 from tests.outbox.callers import django_connection
 
 
@@ -119,6 +130,40 @@ def test_those_that_say_nothing_any_more_lose_what_they_have_begun(
     assert state(ledger) == (0, 95)
     if connection is not None:
         connection.close()
+
+
+def test_whoever_looks_after_the_others_has_let_them_be_heard(
+    ledger: str, store: PostgresInboxStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind a database that stood still all seem to have lapsed: the first one to be heard would end all the others."""
+    now = [1000.0]
+    monkeypatch.setattr("tallymark.inbox.pulse.time", SimpleNamespace(monotonic=lambda: now[0]))
+    me, they, today = instance("host:2:me"), instance("host:1:t0ken"), datetime.now(UTC)
+    config = InboxConfig("ledger", ("transfers",), owner=me.owner, lease_s=3)
+    screen = Screen(lambda _topic: True, today, today)
+    pulse = Pulse(store, cast(Log, Script()), Book(), screen, threading.Event(), me, config)
+    for each in (me, they):
+        store.enlist(each, config.lease_s)
+
+    def beat(times: int) -> None:
+        for _ in range(times):
+            now[0] += 1
+            pulse.run_once(Tallies(Metrics(), "ledger"), threading.Event())
+
+    named = f"{application_of(they.owner)}, ledger worker"
+    with closing(psycopg.connect(ledger, application_name=named)) as theirs:
+        theirs.execute(PAY)
+        query(
+            ledger,
+            "update tallymark.instances set seen_until = clock_timestamp() where owner = %s",
+            [they.owner],
+        )
+        now[0] += 60
+        beat(3)
+        theirs.execute("select")  # the next beat of theirs may be on its way
+        beat(1)
+        with pytest.raises(psycopg.OperationalError):
+            theirs.execute("select")
 
 
 def test_django_must_commit_by_itself(ledger: str, make_store: MakeStore) -> None:

@@ -70,6 +70,18 @@ def test_what_a_handler_left_in_the_session_ends_with_it(
     assert query(ledger, "select count(*) from tallymark.applications") == [(2 * COUNT,)]
 
 
+def test_what_a_handler_left_in_a_workers_session_ends_with_it(
+    store: PostgresInboxStore, ledger: str, stop: threading.Event
+) -> None:
+    """Two claims and more: each is committed with a SET that the next one of its session would fail by, for ever."""
+
+    def handle(_message: Message, tx: Any) -> None:
+        tx.execute("set session default_transaction_read_only = on")
+
+    work(store, handle, stop)
+    assert query(ledger, "select count(*), max(attempt) from tallymark.applications") == [(COUNT, 1)]
+
+
 def deferred_trigger(ledger: str) -> None:
     query(
         ledger,

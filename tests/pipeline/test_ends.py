@@ -8,6 +8,7 @@ import signal
 from pathlib import Path
 
 import psutil
+import psycopg
 import pytest
 
 from tallymark.errors import EXIT_PROBLEM
@@ -17,6 +18,12 @@ from tests.inbox.ground import Ground as InboxGround
 from tests.pipeline.archiving import Ground
 from tests.pipeline.grounds import pipeline
 from tests.waiting import wait_for
+
+WAITING = (
+    "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
+)
+# A run that goes on says so once a second.
+SILENT = "select coalesce(ended_at, seen_at) < clock_timestamp() - interval '3 s' from tallymark.runs"
 
 
 @pytest.fixture
@@ -43,16 +50,47 @@ def jvm_of(child: Child) -> psutil.Process:
 
 
 def test_an_ingest_whose_jvm_was_killed_says_so(inbox_ground: InboxGround, tmp_path: Path) -> None:
-    """By the system, for want of memory. In one line; what was committed stays, and nobody waits for a lease."""
+    """By the system, for want of memory, in the middle of a commit. In one line; what is under way is seen out, however
+    long it takes, and nobody waits for a lease."""
     ground = inbox_ground
     ground.send(60)
-    with pipeline(ground, tmp_path, available_now=False, lease_seconds=60) as child:
-        wait_for(lambda: ground.applied() == 60 or not child.is_alive(), within=120, what="it is at work")
+    busy = psycopg.connect(ground.url)
+    busy.execute("select from account for update")
+    with busy, pipeline(ground, tmp_path, available_now=False, lease_seconds=60) as child:
+        wait_for(
+            lambda: (ground.value(WAITING) and not ground.value(SILENT)) or not child.is_alive(),
+            within=120,
+            what="its commit waits",
+        )
+        jvm_of(child).kill()
+        wait_for(lambda: ground.value(SILENT) or not child.is_alive(), what="it has heard of that")
+        busy.rollback()
+        assert child.wait(60) == EXIT_PROBLEM, child.output
+        assert was_told(child.output), child.output
+    assert ground.applied() == 60
+    assert ground.query("select distinct owner from tallymark.positions") == [(None,)]
+    assert "Spark itself has ended" in ground.value("select trouble from tallymark.runs")
+
+
+@pytest.mark.full
+def test_an_ingest_whose_jvm_was_killed_while_it_loads_says_so(
+    inbox_ground: InboxGround, tmp_path: Path
+) -> None:
+    """What has just been asked is answered by nobody: of that py4j tells with tracebacks of its own."""
+    ground = inbox_ground
+    ground.send(10)
+    busy = psycopg.connect(ground.url)
+    with busy, pipeline(ground, tmp_path, available_now=False, lease_seconds=60) as child:
+        wait_for(lambda: ground.applied() == 10 or not child.is_alive(), within=120, what="it is at work")
+        (run,) = ground.query("select run from tallymark.runs")[0]
+        busy.execute(f"lock table tallymark.staging_{run}, tallymark.staging_{run}_b in share mode".encode())
+        ground.send(50)
+        loads = f"{WAITING} and starts_with(query, 'copy ')"
+        wait_for(lambda: ground.value(loads) or not child.is_alive(), what="a task waits")
         jvm_of(child).kill()
         assert child.wait(60) == EXIT_PROBLEM, child.output
         assert was_told(child.output), child.output
-    assert ground.query("select distinct owner from tallymark.positions") == [(None,)]
-    assert "Spark itself has ended" in ground.value("select trouble from tallymark.runs")
+    assert ground.applied() == 10
 
 
 @pytest.mark.full

@@ -47,6 +47,12 @@ from tallymark.pipeline import failures
             "partitions were added",
         ),
         (
+            "[KAFKA_START_OFFSET_DOES_NOT_MATCH_ASSIGNED] Partitions specified for Kafka start offsets don't match what"
+            " are assigned. Maybe topic partitions are created or deleted while the query is running.",
+            Stale,
+            "partitions were added",
+        ),
+        (
             "[STREAM_FAILED] Query terminated with exception: Timed out waiting for a node assignment. Call: listNodes",
             Unreachable,
             "cannot be reached by Spark",

@@ -55,6 +55,7 @@ def test_what_a_killed_process_left_is_swept_away(ended: int, tmp_path: Path) ->
         folder.mkdir()
     made = scratch("query", tmp_path)
     assert made.is_dir()
+    assert made.name.startswith(f"tallymark-query-{process_here()}-")
     assert sorted(tmp_path.iterdir()) == sorted([made, *others])
     again = scratch("query", tmp_path)
     assert sorted(tmp_path.iterdir()) == sorted([made, again, *others])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -193,12 +194,16 @@ def test_the_verb(make_database: Callable[[], str], tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_a_snapshot_that_is_told_to_stop_leaves_nothing(database: str, tmp_path: Path) -> None:
+    """Of itself, nor of one that was killed before it."""
     migrate(database, role=Role.BOTH)
     add(database, 20)
     words = ["-m", "tallymark", "pipeline", "snapshot", str(tmp_path / "s"), "--database", database]
-    with start_child([*words, "--master", "local[2]"], crash_point="snapshot.table:1:stop") as child:
+    words += ["--master", "local[2]"]
+    with start_child(words, crash_point="snapshot.table") as child:
+        assert child.wait(120) == -signal.SIGKILL, child.output
+    with start_child(words, crash_point="snapshot.table:1:stop") as child:
         child.wait_stopped(120)
-        assert [path.name.partition("-")[0] for path in tmp_path.iterdir()] == [".s.tallymark"]
+        assert [path.name.partition("-")[0] for path in tmp_path.iterdir()] == [".s.tallymark"] * 2
         child.terminate()
         child.cont()
         assert child.wait(60) == EXIT_INTERRUPTED, child.output

@@ -147,17 +147,11 @@ def test_a_batch_waits_behind_its_keys_and_does_not_read_the_whole_queue(
         return received(topic, 0, offset, key, b"v", headers(str(new_id())), 0)
 
     first = [row(0, b"held"), row(1, None), row(2, b"held", "other")]
+    if many:
+        first += [row(100 + n, b"busy" if n % 2 else b"%d" % n) for n in range(10_000)]
     with store.inbox.begin() as tx:
         tx.keep(first)
         tx.enqueue([Queued(each, key_hash(each.topic, each.key, each.id)) for each in first])
-    if many:
-        ground.query(
-            "insert into tallymark.queue (consumer, key_hash, source, id, topic, partition) "
-            "select %s, case when n %% 2 = 0 then 7 else n end, 's', gen_random_uuid(), %s, 0 "
-            "from generate_series(1, 10000) n returning 1",
-            ground.name,
-            ground.topic,
-        )
     batch = [row(10, b"held"), row(11, b"free"), row(12, None), row(13, b"held"), row(14, b"held", "third")]
     with connect(ground.url, application="tests", autocommit=False) as connection:
         stage(connection, store.stagings[0], batch, WON)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -78,6 +78,16 @@ def test_what_a_stopped_run_holds_is_taken_from_it(inbox_ground: Ground, left: s
         each.close()
 
 
+def test_a_service_takes_what_a_stopped_run_holds_too(inbox_ground: Ground, left: str) -> None:
+    """One that is no instance any more, so that nobody looks whether it has lapsed."""
+    ground, driver = inbox_ground, f"{application_of(OWNER)}, {inbox_ground.name} commit"[:63]
+    ground.send(20)
+    with closing(psycopg.connect(ground.url, application_name=driver)) as commit:
+        commit.execute("update tallymark.positions set next_offset = next_offset")
+        with ground.inbox() as service:
+            ground.wait_applied(20, service)
+
+
 @pytest.mark.timeout(60)
 def test_what_somebody_else_holds_is_left_to_the_next_run(inbox_ground: Ground, left: str) -> None:
     """A dump, a curious operator: their sessions are not ended, and not waited for."""
@@ -97,15 +107,16 @@ def test_what_somebody_else_holds_is_left_to_the_next_run(inbox_ground: Ground, 
 def test_a_driver_that_was_stopped_in_its_commit(
     inbox_ground: Ground, spark: SparkSession, tmp_path: Path, taker: str
 ) -> None:
+    """With messages kept, and no position moved yet: from then on the database itself ends it in half a minute."""
     ground = inbox_ground
     ground.send(120)
     with pipeline(
-        ground, tmp_path, "--max-offsets", "60", crash_point="pipeline.before_commit:2:stop"
+        ground, tmp_path, "--max-offsets", "60", inbox={}, crash_point="apply.mid_handler:90:stop"
     ) as child:
         child.wait_stopped(120)
         wait_for(lambda: ground.value(LEASES) == 0, what="its lease has run out")
         if taker == "pipeline":
-            Run(ground, spark)()
+            Run(ground, spark).start().result(60)
         else:
             with ground.inbox() as service:
                 ground.wait_applied(120, service)

@@ -6,14 +6,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from confluent_kafka import Producer
+from confluent_kafka import Producer, TopicPartition
 
+from tallymark.broker.kafka import AdminClient
 from tallymark.broker.partition import partition_of
 from tallymark.message import new_id
 from tallymark.pipeline.reconcile import Tally
 from tallymark.pipeline.reconcileground import TallyConfig
 from tallymark.pipeline.reconcileverify import Verification, data, links
 from tallymark.store.postgres.findings import Findings
+from tests.deleting import deleted
+from tests.inbox.ground import ends
 from tests.leaders import wait_for_markers
 from tests.promises.test_p6_sabotage import produce
 from tests.tally.ground import Journey, named
@@ -55,6 +58,25 @@ def test_an_effect_that_is_made_again_later_is_held_against_its_certificate(
     assert named(whole["findings"]) == {(ids[250], ledger, "applied-twice", "apply")}
 
 
+def test_nothing_is_owed_of_what_the_log_had_dropped_before_an_older_consumer_began_with_its_topic(
+    spark: Any, journey: Journey, admin: AdminClient
+) -> None:
+    """When it began is written down with where: made long before that, it is held to nothing in between."""
+    topic = journey.bank.topic
+    journey.add([f"key-{n}" for n in range(100)])
+    journey.send()
+    deleted(admin, *(TopicPartition(topic, *place) for place in ends(journey.bank.servers, topic, 3).items()))
+    journey.on_bank("update tallymark.outbox set created_at = created_at - interval '30 days'")
+    journey.receive()
+    journey.on_ledger("update tallymark.consumers set created_at = created_at - interval '60 days'")
+    ids = journey.add([f"key-{n}" for n in range(100)])
+    journey.send()
+    journey.receive()
+    journey.on_ledger("delete from tallymark.inbox where id = %s", ids[10])
+    found = tallied(spark, live(journey)).as_json()["findings"]
+    assert named(found) == {(ids[10], journey.ledger.name, "lost-in-inbox", "inbox")}
+
+
 @contextmanager
 def open_transaction(journey: Journey) -> Iterator[None]:
     """Somebody's, in every partition of the topic, from here on; it is aborted at the end."""
@@ -89,6 +111,21 @@ def test_what_was_sent_behind_an_open_transaction_is_not_lost(spark: Any, journe
     journey.receive()
     after = tallied(spark, live(journey), keep=True)
     assert (after.found, after.as_json()["by_verdict"]) == (0, {"delivered": 250})
+
+
+def test_what_was_found_at_a_consumer_that_is_left_out_since_is_not_over(
+    spark: Any, journey: Journey
+) -> None:
+    ids = journey.add(["alice"] * 10)
+    journey.send()
+    journey.receive()
+    journey.on_ledger("delete from tallymark.inbox where id = %s", ids[5])
+    assert tallied(spark, live(journey), keep=True).found == 1
+    # It keeps its positions in Kafka from now on: nobody can say what it has passed.
+    journey.on_ledger("update tallymark.consumers set positions = 'kafka'")
+    (said,) = tallied(spark, live(journey), keep=True).remarks
+    assert f"{journey.ledger.name} is left out" in said
+    assert [each.finding.id for each in Findings(journey.bank.url).listed()] == [ids[5]]
 
 
 def test_a_copy_that_names_no_source_is_a_copy_all_the_same(spark: Any, journey: Journey) -> None:
@@ -131,6 +168,18 @@ def test_what_only_an_inbox_has_is_found_whatever_its_id(spark: Any, journey: Jo
     assert found == {lost, (strange, "", "phantom", "inbox")}
 
 
+def test_a_later_run_certifies_a_window_with_an_id_of_another_kind(spark: Any, journey: Journey) -> None:
+    """Inboxes keep it before all that name a time: read from the outbox's lowest id on, they lack it."""
+    for count, other in ((300, None), (200, "7f2c5b0e-1d1a-4c64-9d0b-6a1f0f6f7a11")):
+        ids = journey.add([f"key-{n % 20}" for n in range(count)])
+        if other is not None:
+            journey.on_bank("update tallymark.outbox set id = %s where id = %s", other, ids[0])
+        journey.send()
+        journey.receive()
+        report = tallied(spark, live(journey), keep=True)
+        assert (report.found, report.certified, report.uncertified) == (0, 1, [])
+
+
 def test_beyond_so_many_windows_those_read_along_are_judged_by_all_that_was_recorded(
     spark: Any, journey: Journey
 ) -> None:
@@ -164,12 +213,16 @@ def test_nothing_is_owed_to_a_consumer_of_what_was_logged_before_it_began_at_the
     journey.send()
     journey.receive()
     journey.on_ledger("delete from tallymark.inbox where id = %s", ids[10])
-    found = tallied(spark, live(journey)).as_json()["findings"]
-    assert named(found) == {(ids[10], journey.ledger.name, "lost-in-inbox", "inbox")}
+    lost = {(ids[10], journey.ledger.name, "lost-in-inbox", "inbox")}
+    assert named(tallied(spark, live(journey)).as_json()["findings"]) == lost
+    # Where it began, whatever the time: the clock by which those were logged may be ahead.
+    journey.on_ledger("update tallymark.positions set begun_at = begun_at - interval '30 days'")
+    assert named(tallied(spark, live(journey)).as_json()["findings"]) == lost
 
 
 def test_what_was_to_be_sent_later_and_no_relay_has_moved_is_late(spark: Any, journey: Journey) -> None:
-    journey.add(["alice", "bob"])
+    # So many that a window is certified: the second run begins behind it, and looks at a part alone.
+    journey.add(["alice", "bob"] * 150)
     journey.send()
     journey.receive()
     # Overdue for an hour; due for a moment; due in an hour.
@@ -180,7 +233,9 @@ def test_what_was_to_be_sent_later_and_no_relay_has_moved_is_late(spark: Any, jo
             f" values (%s, clock_timestamp() {due_at}, %s, 'alice')",
             *(id_, journey.bank.topic),
         )
-    (found,) = tallied(spark, live(journey), keep=True).as_json()["findings"]
+    report = tallied(spark, live(journey), keep=True)
+    assert report.certified == 1
+    (found,) = report.as_json()["findings"]
     assert (found["id"], found["stage"], found["verdict"]) == (overdue, "relay", "late")
     assert "no relay has moved it" in found["evidence"]
     with journey.bank.relay():

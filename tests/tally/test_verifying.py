@@ -41,6 +41,8 @@ def test_certificates_outlive_the_consumer_and_its_successor_is_certified(
     first, second = (tallied(spark, both, keep=True) for _ in range(2))
     assert (first.found, first.windows, first.certified) == (0, 3, 2)
     assert (second.windows, second.certified) == (1, 0)
+    # Nor is anybody told to name its database.
+    assert not [each for each in (*first.remarks, *second.remarks) if "was not asked" in each]
 
 
 def test_what_was_deleted_of_the_log_and_of_the_chain_is_named(
