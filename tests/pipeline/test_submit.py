@@ -55,6 +55,24 @@ def test_an_environment_travels_too(tmp_path: Path) -> None:
     assert not [each for each in elsewhere if each.startswith("spark.pyspark.driver.python")]
 
 
+def test_what_the_user_names_travels_and_settings_where_the_driver_runs_elsewhere(tmp_path: Path) -> None:
+    made = replace(
+        submission(tmp_path),
+        modules=(Path("/u/app.py"),),
+        files=(Path("/u/effect.sql"),),
+        settings_file=Path("/u/tallymark.toml"),
+    )
+    line = made.command()
+    assert line[line.index("--py-files") + 1] == f"{made.package},/u/app.py"
+    # Here the driver finds its settings by itself.
+    assert line[line.index("--files") + 1] == "/u/effect.sql"
+    line = replace(made, deploy_mode="cluster").command()
+    assert line[line.index("--files") + 1] == "/u/effect.sql,/u/tallymark.toml"
+    line = replace(made, deploy_mode="cluster", files=(), settings_file=Path("/etc/bank.toml")).command()
+    assert line[line.index("--files") + 1] == "/etc/bank.toml#tallymark.toml"
+    assert "--files" not in submission(tmp_path).command()
+
+
 def test_which_python_executors_run() -> None:
     """What spark-submit says of it is in the driver's environment, and must stay."""
     told = {"PYSPARK_PYTHON": "./environment/bin/python"}

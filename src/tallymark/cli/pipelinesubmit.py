@@ -32,6 +32,16 @@ def submit(
         Path | None,
         typer.Option("--environment", metavar="TAR", help="A packed Python environment for the executors."),
     ] = None,
+    py_file: Annotated[
+        list[Path] | None,
+        typer.Option("--py-file", metavar="FILE", help="A module of yours (.py, .zip); may be repeated."),
+    ] = None,
+    file: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--file", metavar="FILE", help="Found by its name where the driver runs; may be repeated."
+        ),
+    ] = None,
     conf: ConfOption = [],  # noqa: B006 - typer copies it
     as_json: output.JsonOption = False,
 ) -> None:
@@ -39,12 +49,15 @@ def submit(
     from tallymark.cli.pipelinerun import plan_of
     from tallymark.local.jars import cache_folder
     from tallymark.pipeline.submit import Submission, checked, packed, surroundings
+    from tallymark.settings.layers import find_file
 
     arguments = checked(job)
     if deploy_mode not in ("client", "cluster"):
         raise UsageError(f"--deploy-mode {deploy_mode} is not known", remedy="use client or cluster")
     if environment is not None and not environment.is_file():
         raise UsageError(f"there is no file {environment}", remedy="pack one with venv-pack or conda-pack")
+    if missing := [each for each in (*(py_file or ()), *(file or ())) if not each.is_file()]:
+        raise UsageError(f"there is no file {missing[0]}", remedy="name one that is to travel with the job")
     plan = plan_of(f"tallymark {arguments[1]}", master, conf, report=not as_json)
     package, main = packed(cache_folder() / "submit")
     made = Submission(
@@ -57,6 +70,9 @@ def submit(
         settings=plan.settings(),
         arguments=(*arguments, "--master", master),
         environment=environment,
+        modules=tuple(py_file or ()),
+        files=tuple(file or ()),
+        settings_file=find_file(None, os.environ, Path.cwd()),
     )
     line = made.command()
     told = surroundings(plan.java_home)

@@ -1,8 +1,10 @@
 """The spark-submit line of a job: our jars, our package, the settings, and the verb with its options.
 
-What travels: the connector's jars, this package as a zip, and, where it is given, a packed Python environment with the
-libraries that executors need (psycopg, pyarrow). Settings and passwords do not: the driver reads them where it runs. It
-finds Java, jars and environment as the line says (`is_submitted`), and looks for none of its own.
+What travels: the connector's jars, this package as a zip, the user's own modules and files that are named, and, where it
+is given, a packed Python environment with the libraries that executors need (psycopg, pyarrow). The driver reads settings
+where it runs: to one that runs in the cluster the file with them travels, too; what stands in the environment does not,
+for it would stand in the line. It finds Java, jars and environment as the line says (`is_submitted`), and looks for none
+of its own.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from tallymark.errors import UsageError
+from tallymark.settings.layers import FILE_NAME
 
 VERBS = ("ingest", "archive", "snapshot", "replay")
 # What the line itself says, or what is told by the machine that the driver runs on.
@@ -38,6 +41,11 @@ class Submission:
     arguments: tuple[str, ...]
     # A packed environment (venv-pack, conda-pack) that executors unpack and run.
     environment: Path | None = None
+    # Modules of the user's own (.py, .zip), as APP:INBOX and --apply name them; files, as --apply-sql does.
+    modules: tuple[Path, ...] = ()
+    files: tuple[Path, ...] = ()
+    # The settings' file, if there is one.
+    settings_file: Path | None = None
 
     def command(self) -> list[str]:
         """The line, word by word."""
@@ -45,7 +53,9 @@ class Submission:
         words += ["--name", self.app]
         if self.jars:
             words += ["--jars", ",".join(str(jar) for jar in self.jars)]
-        words += ["--py-files", str(self.package)]
+        words += ["--py-files", ",".join(str(each) for each in (self.package, *self.modules))]
+        if files := self._travelling():
+            words += ["--files", ",".join(files)]
         settings = {name: value for name, value in self.settings.items() if name not in _OWN}
         if self.environment is not None:
             words += ["--archives", f"{self.environment}#environment"]
@@ -56,6 +66,14 @@ class Submission:
         for name, value in sorted(settings.items()):
             words += ["--conf", f"{name}={value}"]
         return [*words, str(self.main), *self.arguments]
+
+    def _travelling(self) -> list[str]:
+        """Each is found by its name in the folder that the driver runs in; settings by the name that we look for."""
+        files = [str(each) for each in self.files]
+        if self.deploy_mode == "cluster" and self.settings_file is not None:
+            alias = "" if self.settings_file.name == FILE_NAME else f"#{FILE_NAME}"
+            files.append(f"{self.settings_file}{alias}")
+        return files
 
 
 def is_submitted(environment: Mapping[str, str]) -> bool:
