@@ -33,6 +33,10 @@ def started(crew: Crew, program: str) -> Service:
     return service
 
 
+def wait_until_up(service: Service) -> None:
+    wait_for(lambda: "up" in service.log.read_text(), what="it is up")
+
+
 def test_what_was_killed_is_started_again(crew: Crew) -> None:
     service = started(crew, STAYS)
     first = service.pid
@@ -46,7 +50,7 @@ def test_what_ended_well_or_was_stopped_is_not_started_again(crew: Crew) -> None
     wait_for(done.has_ended_well, what="it ends")
     stopped = crew.add("other", "-c", STAYS)
     stopped.start()
-    wait_for(lambda: "up" in stopped.log.read_text(), what="it is up")
+    wait_until_up(stopped)
     stopped.stop()
     for service in (done, stopped):
         service.tend()
@@ -94,7 +98,8 @@ def test_what_a_killed_demo_left_is_known_by_its_mark_and_ended(tmp_path: Path) 
     for crew in crews:
         crew.open()
         crew.left_running = True
-        started(crew, STAYS)
+        # Until exec is through, a process has no environment that anybody could read.
+        wait_until_up(started(crew, STAYS))
         crew.close()
     ours, theirs = (crew["it"] for crew in crews)
     try:
