@@ -245,3 +245,22 @@ def test_names_are_remembered_for_ever_or_for_as_long_as_was_said(outbox: str) -
         tx.execute(add_named, ["old"])
     with psycopg.connect(outbox) as tx, pytest.raises(psycopg.Error):
         tx.execute(add_named, ["young"])
+
+
+def test_what_was_resent_is_forgotten_with_its_rows(outbox: str, store: PostgresRelayStore) -> None:
+    add(outbox, 350)
+    with psycopg.connect(outbox) as tx:
+        tx.execute(
+            "insert into tallymark.resends (position, id, number, of_position, verdict, resent_by)"
+            " select at, tallymark.new_id(), 1, 1, 'lost-in-log', 'ann' from unnest('{150,250,340}'::bigint[]) at"
+        )
+    keep_house(outbox, AT_ONCE)
+    lane = store.take("relay", 60)
+    assert lane is not None
+    send(store, lane, 350)
+    keep_house(outbox, AT_ONCE)
+    assert partitions(outbox)[0] == 400
+    with psycopg.connect(outbox) as tx:
+        left = tx.execute("select position from tallymark.resends order by 1").fetchall()
+    # A window of the tally may reach below the lowest partition.
+    assert left == [(250,), (340,)]

@@ -258,3 +258,33 @@ def test_who_looked_later_has_the_last_word_in_the_table_too(chain: Findings) ->
     assert kept(two, lost, consumers=("", "ledger")) == ["m5", "m6"]
     assert kept(two) == []
     assert kept(one, lost) == []
+
+
+def test_copies_are_held_to_no_certificate_of_what_they_do_not_reach() -> None:
+    given = replace(certificate(cells(kept=digest(*range(10)), places={P0: (0, 9)})), issued_at=NOW)
+    lost = cells(kept=digest(*range(9)), places={P0: (0, 9)})
+
+    def judged(reader: ConsumerView | None = None, **changes: Any) -> tuple[int, int, bool]:
+        found = verified(
+            reader or ledger(), given, lost, **{"copied_at": NOW + timedelta(hours=1), **changes}
+        )
+        return found.recomputed, found.newer, found.holds
+
+    assert judged() == (1, 0, False)
+    assert judged(copied_at=NOW) == (0, 1, True)
+    # The outbox was copied, then sent on; the log was archived up to there; the consumer had come no further.
+    assert judged(upto=9) == (0, 1, True)
+    assert judged(ends={P0: 9, P1: 100}) == (0, 1, True)
+    assert judged(ledger(next_offsets={P0: 9})) == (0, 1, True)
+    # Live stations are held to all of it.
+    assert judged(ledger(next_offsets={P0: 9}), copied_at=None) == (1, 0, False)
+
+
+def test_an_archive_that_was_begun_later_has_dropped_nothing() -> None:
+    given = certificate(cells(kept=digest(*range(10)), places={P0: (0, 9)}))
+    today = cells(kept=digest(*range(10)), places={P0: (5, 9)})
+    today.log[0][P0].digest = digest(*range(5, 10))
+    begun = {P0: 5, P1: 0}
+    assert not verified(ledger(), given, today, starts=begun).holds
+    done = verified(ledger(), given, today, starts=begun, copied_at=NOW)
+    assert (done.holds, done.recomputed, done.past) == (True, 1, 1)

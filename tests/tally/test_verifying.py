@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+from pathlib import Path
 from typing import Any
 
 from confluent_kafka import TopicPartition
@@ -12,9 +15,12 @@ from tallymark.pipeline.reconcilesources import Sources
 from tallymark.store.postgres.inboxoperators import InboxOperators
 from tests.deleting import deleted
 from tests.inbox.conftest import MakeInboxGround
+from tests.pipeline.archiving import Ground as ArchiveGround
 from tests.tally.ground import Journey
 from tests.tally.test_running import verified
-from tests.tally.test_snapshots import live, tallied
+from tests.tally.test_snapshots import archive, live, taken, tallied
+
+__all__ = ["archive"]
 
 
 def certified(spark: Any, journey: Journey) -> None:
@@ -62,3 +68,50 @@ def test_what_was_deleted_of_the_log_and_of_the_chain_is_named(
         journey.on_bank("delete from tallymark.certificates where number = %s", number)
         code, said = journey.tallymark(*chain_only)
         assert (code, [each["certificate"] for each in said["wrong"]]) == (1, [2])
+
+
+def test_whoever_has_copies_alone_recomputes_certificates_from_them(
+    spark: Any, journey: Journey, archive: ArchiveGround, tmp_path: Path
+) -> None:
+    """An auditor: with yesterday's snapshots and the archive, and of what is live the certificates alone."""
+    certified(spark, journey)
+    ledger = taken(spark, journey.ledger.url, tmp_path / "ledger")
+    journey.on_ledger("delete from tallymark.inbox where position = 250")
+    archive.archive(spark)
+    copies = [
+        "--snapshot",
+        str(taken(spark, journey.bank.url, tmp_path / "bank")),
+        "--archive",
+        str(archive.folder),
+    ]
+    verify = ("tally", "verify", "--database", journey.bank.url, *copies, "--snapshot")
+    # What came to be since, and was certified since, is no business of theirs.
+    journey.add([f"key-{n % 20}" for n in range(200)])
+    journey.send()
+    journey.receive()
+    tallied(spark, live(journey), keep=True)
+    code, said = journey.tallymark(*verify, str(ledger))
+    assert (code, said["recomputed"], said["newer"], said["wrong"]) == (0, 2, 1, []), said
+    code, said = journey.tallymark(*verify, str(taken(spark, journey.ledger.url, tmp_path / "later")))
+    assert (code, said["recomputed"]) == (1, 2)
+    assert {tuple(each["window"]) for each in said["wrong"]} == {(200, 400)}, said
+
+    code, said = journey.tallymark(*verify, str(ledger), "--chain-only")
+    assert (code, said["error"]) == (2, "--chain-only reads no data")
+    other = shutil.copytree(tmp_path / "bank", tmp_path / "other")
+    for name, was, now in (
+        ("manifest.json", f'"database": "{database_of(other)}"', '"database": "other"'),
+        ("stations.json", journey.bank.outbox_id, "another"),
+    ):
+        text = (other / name).read_text()
+        assert was in text
+        (other / name).write_text(text.replace(was, now))
+    code, said = journey.tallymark(*verify, str(other))
+    assert (code, said["error"]) == (
+        2,
+        "the certificates of other, of which a snapshot was given, are in none of the databases",
+    )
+
+
+def database_of(folder: Path) -> str:
+    return str(json.loads((folder / "manifest.json").read_text())["database"])

@@ -13,11 +13,13 @@ from tallymark.errors import Problem, UsageError
 from tallymark.lifecycle import Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from tallymark.pipeline.reconcile import Tally
     from tallymark.pipeline.reconcileground import TallyConfig
     from tallymark.pipeline.reconcileports import Stations
+    from tallymark.store.postgres.findings import Findings
+    from tallymark.tally.chain import Certificate
 
 app = typer.Typer(
     add_completion=False,
@@ -36,6 +38,16 @@ Master = Annotated[str, typer.Option("--master", help="Where Spark runs: local[*
 Conf = Annotated[
     list[str] | None,
     typer.Option("--conf", metavar="NAME=VALUE", help="A setting of Spark; may be repeated."),
+]
+Snapshots = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--snapshot", metavar="DIR", help="Read this in place of a database; may be repeated. With --archive."
+    ),
+]
+Archive = Annotated[
+    Path | None,
+    typer.Option("--archive", metavar="DIR", help="Read this in place of Kafka. With --snapshot."),
 ]
 Verdicts = Annotated[list[Verdict] | None, typer.Option("--verdict", help="Only these; may be repeated.")]
 
@@ -66,18 +78,8 @@ def run(
     ] = None,
     limit: Annotated[int, typer.Option("--limit", min=0, help="Findings to print; all are kept.")] = 1000,
     tasks: Annotated[int, typer.Option("--tasks", min=1, max=64, help="Queries at once, per database.")] = 4,
-    snapshot: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--snapshot",
-            metavar="DIR",
-            help="Read this in place of a database; may be repeated. With --archive.",
-        ),
-    ] = None,
-    archive: Annotated[
-        Path | None,
-        typer.Option("--archive", metavar="DIR", help="Read this in place of Kafka. With --snapshot."),
-    ] = None,
+    snapshot: Snapshots = None,
+    archive: Archive = None,
     findings_to: Annotated[
         Path | None, typer.Option("--findings-to", metavar="DIR", help="Keep findings in Parquet there, too.")
     ] = None,
@@ -105,7 +107,8 @@ def run(
         tasks=tasks,
     )
     stored = bool(snapshot or archive)
-    sources = _snapshots(snapshot or [], archive, database) if stored else _live(database, bootstrap_servers)
+    kept = tallyspans.findings_of(database) if stored and database else {}
+    sources = _snapshots(snapshot or [], archive, kept) if stored else _live(database, bootstrap_servers)
     with _tally(sources, master, conf or [], config, quiet=as_json, findings_to=findings_to) as tally:
         report = tally.run()
     output.emit(report.as_json(), as_json=as_json, human=lambda: tallyview.report(report))
@@ -162,16 +165,23 @@ def verify(
         bool, typer.Option("--chain-only", help="Only the chain of hashes; no data are read, no Spark.")
     ] = False,
     tasks: Annotated[int, typer.Option("--tasks", min=1, max=64, help="Queries at once, per database.")] = 4,
+    snapshot: Snapshots = None,
+    archive: Archive = None,
     database: Databases = None,
     bootstrap_servers: Servers = None,
     master: Master = "local[*]",
     conf: Conf = None,
     as_json: output.JsonOption = False,
 ) -> None:
-    """Recompute every certificate from the data of today, and say which window does not fit."""
+    """Recompute every certificate from the data of today, or from copies, and say which window does not fit."""
     from tallymark.pipeline import reconcileverify as verifying
     from tallymark.pipeline.reconcileground import TallyConfig
 
+    stored = bool(snapshot or archive)
+    if chain_only and stored:
+        raise UsageError(
+            "--chain-only reads no data", remedy="leave out --snapshot and --archive, or --chain-only"
+        )
     found = verifying.Verification()
     kept = tallyspans.findings_of(database)
     # The ends first: a run that is at it makes the chain longer.
@@ -181,7 +191,9 @@ def verify(
         verifying.links(chain, found, ends[name])
     if not chain_only and any(chains.values()):
         config = TallyConfig(everything=True, keep=False, tasks=tasks)
-        sources = _live(database, bootstrap_servers)
+        sources = _snapshots(snapshot or [], archive, kept) if stored else _live(database, bootstrap_servers)
+        if stored:
+            chains = _of_snapshots(sources, {each.outbox_id: chains[name] for name, each in kept.items()})
         with _tally(sources, master, conf or [], config, quiet=as_json) as tally:
             for name in sources.outboxes:
                 ground, cells = tally.digests(name)
@@ -209,8 +221,8 @@ def _live(database: list[str] | None, servers: str | None) -> Stations:
     return Sources(where.producers, where.consumers, where.client, admin_client(where.client), where.schema)
 
 
-def _snapshots(folders: list[Path], archive: Path | None, database: list[str] | None) -> Stations:
-    """Snapshots and the archive. Where databases are named too, findings are kept beside their outboxes."""
+def _snapshots(folders: list[Path], archive: Path | None, kept: Mapping[str, Findings]) -> Stations:
+    """Snapshots and the archive; findings and certificates are `kept` beside outboxes that are live."""
     from tallymark.pipeline.reconcilesnapshot import SnapshotSources
 
     if not folders or archive is None:
@@ -218,8 +230,19 @@ def _snapshots(folders: list[Path], archive: Path | None, database: list[str] | 
             "snapshots and an archive are read together",
             remedy="give --snapshot DIR for each database, and --archive DIR",
         )
-    kept = tallyspans.findings_of(database) if database else {}
     return SnapshotSources(folders, archive, findings={each.outbox_id: each for each in kept.values()})
+
+
+def _of_snapshots(sources: Stations, chains: Mapping[str, list[Certificate]]) -> dict[str, list[Certificate]]:
+    """Chains, given by the ids of their outboxes, by the names of the snapshots: those are their databases' own."""
+    outboxes = {name: sources.producer(name).view().outbox_id for name in sources.outboxes}
+    for name, outbox_id in outboxes.items():
+        if outbox_id not in chains:
+            raise UsageError(
+                f"the certificates of {name}, of which a snapshot was given, are in none of the databases",
+                remedy="name the one that it was taken of: --database NAME|URL",
+            )
+    return {name: chains[outbox_id] for name, outbox_id in outboxes.items()}
 
 
 @contextmanager

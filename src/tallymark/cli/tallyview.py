@@ -178,7 +178,9 @@ def verified(found: Verification) -> list[Any]:
     said = (
         f"{output.counted(found.certificates, 'certificate')}, "
         f"{output.counted(found.recomputed, 'window')} recomputed"
-    ) + (f", {found.past} past retention in part" if found.past else "")
+    )
+    said += f", {found.past} past retention in part" if found.past else ""
+    said += f", {found.newer} certified after the copies were made" if found.newer else ""
     if found.holds:
         return [f"{said}: all hold"]
     rows = [

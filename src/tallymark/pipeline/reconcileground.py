@@ -75,6 +75,8 @@ class Ground:
     unasked: list[ConsumerView] = field(default_factory=list)
     # As which certificates may speak of consumers that were retired, or read none of these topics any more.
     retired: frozenset[str] = frozenset()
+    # Where all this is of copies: when the oldest of them was made.
+    copied_at: datetime | None = None
     # Of windows that are certified, by number: between which offsets their messages stood then.
     certified: dict[int, Mapping[str, tuple[int, int]]] = field(default_factory=dict)
     # What an operator should know.
@@ -199,6 +201,7 @@ def look(sources: Stations, name: str, config: TallyConfig) -> Ground:
         left_out=sorted(label for label, view in consumers.items() if view.placeless),
         unasked=[view for label, view in readers.items() if label not in consumers],
         retired=retired,
+        copied_at=sources.copied_at,
         first=0,
         upto=view.frontier.last_position + 1,
         rows=config.window_rows or ROWS,
@@ -247,7 +250,7 @@ def pass_certified(ground: Ground, said: Iterable[Statement]) -> None:
         if each.window.start > ground.first or not each.settled or not _speaks_of_all(each, ground.consumers):
             break
         ground.first = each.window.end
-        resume = {_place(text): offset for text, offset in each.resume.items()}
+        resume = {place_of(text): offset for text, offset in each.resume.items()}
         ground.read_from = {
             place: max(start, resume.get(place, start)) for place, start in ground.starts.items()
         }
@@ -274,7 +277,7 @@ def _speaks_of_all(said: Statement, consumers: Mapping[str, ConsumerView]) -> bo
 
 def _owed(offsets: Mapping[str, tuple[int, int]], view: ConsumerView) -> bool:
     """Whether some of it stands behind where the consumer began; where nobody knows when that was, it does."""
-    stood = [(_place(text), high) for text, (_, high) in offsets.items()]
+    stood = [(place_of(text), high) for text, (_, high) in offsets.items()]
     return any(high >= view.starts.get(place, 0) for place, high in stood if place[0] in view.topics)
 
 
@@ -311,6 +314,7 @@ def place_text(place: Place) -> str:
     return f"{place[0]}/{place[1]}"
 
 
-def _place(text: str) -> Place:
+def place_of(text: str) -> Place:
+    """A partition as certificates write it, read."""
     topic, _, partition = text.rpartition("/")
     return topic, int(partition)

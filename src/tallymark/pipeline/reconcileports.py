@@ -104,6 +104,11 @@ class Stations(Protocol):
     """Everything that one run looks at, by the names of its databases."""
 
     @property
+    def copied_at(self) -> datetime | None:
+        """Where they are copies: when the oldest of them was made, by its own clock."""
+        ...
+
+    @property
     def outboxes(self) -> Collection[str]: ...
     @property
     def log(self) -> LogSide: ...

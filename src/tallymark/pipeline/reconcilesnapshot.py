@@ -232,9 +232,13 @@ class SnapshotSources:
         ours = {self._sides[name].view().outbox_id for name in self.outboxes}
         if stranger := sorted(self._findings.keys() - ours):
             raise UsageError(
-                f"none of the snapshots is of outbox {stranger[0]}, beside which findings were to be kept",
+                f"none of the snapshots is of outbox {stranger[0]}, beside which findings and certificates are kept",
                 remedy="name the database that the producer's snapshot was taken of: --database NAME",
             )
+
+    @property
+    def copied_at(self) -> datetime:
+        return min(datetime.fromisoformat(side.made.taken_at) for side in self._sides.values())
 
     @property
     def outboxes(self) -> Collection[str]:

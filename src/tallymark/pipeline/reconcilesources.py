@@ -141,6 +141,10 @@ class Sources:
     schema: str = "tallymark"
 
     @property
+    def copied_at(self) -> None:
+        return None
+
+    @property
     def outboxes(self) -> Collection[str]:
         return self.producers.keys()
 

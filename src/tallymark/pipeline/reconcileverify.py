@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tallymark.pipeline.reconcilecertify import stated
-from tallymark.pipeline.reconcileground import SKEW, place_text
+from tallymark.pipeline.reconcileground import SKEW, place_of, place_text
 from tallymark.tally.certificates import Statement, differences
 from tallymark.tally.chain import Certificate, broken_links, newest, unseen
 from tallymark.tally.history import id_ms
+from tallymark.tally.records import Place
 
 if TYPE_CHECKING:
     from tallymark.pipeline.reconcilecells import Cells
@@ -29,6 +30,8 @@ class Verification:
     # Windows whose data were recomputed; those that retention has (partly) taken since.
     recomputed: int = 0
     past: int = 0
+    # Windows that were certified, or certified again, when the copies that were looked at had been made.
+    newer: int = 0
     wrong: list[dict[str, Any]] = field(default_factory=list)
 
     @property
@@ -41,6 +44,7 @@ class Verification:
             "certificates": self.certificates,
             "recomputed": self.recomputed,
             "past": self.past,
+            "newer": self.newer,
             "wrong": self.wrong,
         }
 
@@ -56,9 +60,12 @@ def links(chain: list[Certificate], found: Verification, ends: Collection[tuple[
 
 
 def data(chain: list[Certificate], ground: Ground, cells: Cells, found: Verification) -> None:
-    """Each certified window once more, from the rows and the log of today."""
+    """Each certified window once more, from the rows and the log of today, or of the copies that were made of them."""
     broken = {number for number, _ in broken_links(chain)}
-    for certificate in newest([each for each in chain if each.number not in broken]):
+    sound = [each for each in chain if each.number not in broken]
+    told = newest(each for each in sound if not _is_newer(each, ground))
+    found.newer += len(newest(sound)) - len(told)
+    for certificate in told:
         said = certificate.said
         if said.outbox_id != ground.view.outbox_id:
             what = f"it was given for outbox {said.outbox_id}, and this is {ground.view.outbox_id}"
@@ -69,7 +76,8 @@ def data(chain: list[Certificate], ground: Ground, cells: Cells, found: Verifica
         number = said.window.start // ground.rows
         forgotten = _forgotten(ground, cells, number)
         dropped = _dropped(said, ground)
-        early = _before_their_time(said, dropped, ground, cells)
+        # An archive holds what there was since it was begun: it drops nothing.
+        early = [] if ground.copied_at else _before_their_time(said, dropped, ground, cells)
         if said.window.start < ground.lowest or (dropped and not early) or forgotten & said.consumers.keys():
             found.past += 1
             if said.window.start < ground.lowest:
@@ -82,6 +90,23 @@ def data(chain: list[Certificate], ground: Ground, cells: Cells, found: Verifica
             found.wrong.append(
                 {"certificate": certificate.number, "window": _window(certificate), "what": what}
             )
+
+
+def _is_newer(given: Certificate, ground: Ground) -> bool:
+    """Whether copies were made before all was there that a certificate speaks of."""
+    if ground.copied_at is None or given.said.outbox_id != ground.view.outbox_id:
+        return False
+    if given.issued_at is not None and given.issued_at >= ground.copied_at:
+        return True
+    said = given.said
+    readers = [view for label, view in ground.consumers.items() if label in said.consumers]
+    reached = [(ground.topics, ground.ends), *((view.topics, view.next_offsets) for view in readers)]
+    return said.window.end > ground.upto or any(_ends_before(said, *each) for each in reached)
+
+
+def _ends_before(said: Statement, topics: Collection[str], ends: Mapping[Place, int]) -> bool:
+    stood = [(place_of(text), high) for text, (_, high) in said.offsets.items()]
+    return any(high >= ends.get(place, 0) for place, high in stood if place[0] in topics)
 
 
 def _dropped(said: Statement, ground: Ground) -> list[str]:

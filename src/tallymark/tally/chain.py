@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from itertools import takewhile
 
 from tallymark.errors import Inconsistent
@@ -29,6 +30,8 @@ class Certificate:
     hash: str
     # As it is written beside the statement, which may be unreadable.
     window: Window | None = None
+    # When it was given, by the outbox's clock. Nobody has signed that.
+    issued_at: datetime | None = None
 
     @property
     def said(self) -> Statement:

@@ -187,7 +187,7 @@ class Findings:
 
 
 def _certificate(row: tuple[Any, ...]) -> Certificate:
-    return Certificate(row[0], row[3], row[4], row[5], Window(row[1], row[2]))
+    return Certificate(row[0], row[3], row[4], row[5], Window(row[1], row[2]), row[6])
 
 
 def _sound(rows: Iterable[tuple[Any, ...]]) -> list[Certificate]:

@@ -1,7 +1,8 @@
 """Keeps the outbox's tables in bounds: partitions are made ahead, and dropped whole when nobody needs them any more.
 
 A partition goes only when every row in it is sent, or parked and so copied, and its newest row is older than
-`keep`. Names that callers gave (`dedup_key`) go by their age, where `keep_names` says so. Nothing here blocks a writer:
+`keep`. Names that callers gave (`dedup_key`) go by their age, where `keep_names` says so; what is remembered of resends
+goes with their rows. Nothing here blocks a writer:
 ATTACH to make, DETACH CONCURRENTLY to take away, and only a table that no longer belongs to anything is dropped. A crash
 at any point leaves something that the next round finds and finishes.
 """
@@ -97,6 +98,10 @@ class Retention:
             if bound > needed or bound > last or not self._is_old(connection, name):
                 break
             dropped += self._drop(connection, f"outbox_{bound}")
+        if bounds := [bound for _, bound, _ in self._partitions(connection, "outbox")]:
+            # One partition below the lowest that is left: a window of the tally may begin there.
+            while self._one(connection, "forget_resends", before=bounds[0] - 2 * size):
+                pass
         return RetentionReport(made, (*dropped, *self._drop_beside(connection, size, detached)), jumped)
 
     def _drop_beside(self, connection: Connection, size: int, detached: Sequence[int]) -> list[str]:

@@ -50,6 +50,16 @@ with old as (
 )
 select count(*) from gone
 
+-- name: forget_resends
+-- Who was sent again is asked for as long as one of its rows is there, and by a tally of the lowest windows. Few are sent
+-- again, by hand: rows go, a bounded number at a time.
+with old as (
+    select position from {schema}.resends where position < %(before)s order by position limit 10000
+), gone as (
+    delete from {schema}.resends r using old where r.position = old.position returning 1
+)
+select count(*) from gone
+
 -- name: parked_unfinished
 -- Parked messages keep their partition until each is sent or discarded.
 select exists (select from {schema}.parked
