@@ -48,6 +48,7 @@ class LogRecord:
     key: bytes | None
     value: bytes | None
     headers: tuple[tuple[str, bytes], ...] = field(repr=False, default=())
+    at_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,4 +212,5 @@ def _record(message: Any) -> LogRecord:
         key=message.key(),
         value=message.value(),
         headers=headers,
+        at_ms=message.timestamp()[1],
     )

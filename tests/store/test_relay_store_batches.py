@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import replace
 
 import pytest
@@ -49,6 +50,15 @@ def test_claim_then_mark_and_claim_in_one(ground: Ground, store: RelayStore, lan
         (1, "sending", None, 1),
     ]
     assert ground.sql("select sent from ~lanes") == [(2,)]
+
+
+def test_a_batch_knows_the_databases_clock(ground: Ground, store: RelayStore, lane: Lane) -> None:
+    """When it was claimed, and anew when it is found in doubt: what Kafka is told may not lie days back."""
+    ground.add(1)
+    before = time.time() * 1000
+    lane = store.advance(lane, claim=next_batch(lane, 1, messages=1))
+    (unsent,) = store.unsent(lane)
+    assert before - 1000 < lane.clock_ms <= unsent.clock_ms < time.time() * 1000 + 1000
 
 
 def test_mark_and_claim_are_one_a_wrong_version_refuses_both(

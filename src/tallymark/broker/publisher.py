@@ -26,12 +26,12 @@ from typing import TypeVar
 
 from tallymark.broker import faults, receipts
 from tallymark.broker.kafka import KafkaError, KafkaException, Message, Producer
-from tallymark.broker.partition import partition_of
 from tallymark.broker.producers import LaneProducers, PublisherSettings
+from tallymark.broker.remembered import Headings, Placing
 from tallymark.broker.verdicts import PURGED, Scope, scope_of
 from tallymark.crashpoint import reached
 from tallymark.errors import OutcomeUnknown, Unreachable, UsageError
-from tallymark.message import CE_ID, TM_POSITION, kafka_headers
+from tallymark.message import CE_ID, TM_POSITION
 from tallymark.relay.ports import (
     Batch,
     Failure,
@@ -45,46 +45,11 @@ from tallymark.relay.ports import (
     Unknown,
 )
 
-Pairs = list[tuple[str, str | bytes | None]]
-
-
-class _Headings(dict[str, Pairs]):
-    """Headers as Kafka takes them, by their text. Most messages of a service share theirs: parsed once."""
-
-    def __missing__(self, text: str) -> Pairs:
-        pairs: Pairs = list(kafka_headers(text))
-        if len(text) <= _LONGEST_KNOWN:
-            if len(self) >= _KNOWN_HEADINGS:
-                self.clear()
-            self[text] = pairs
-        return pairs
-
-
-class _Placing(dict[bytes, int]):
-    """Keys' partitions in a topic of so many. Keys come again: placed once."""
-
-    def __init__(self, partitions: int) -> None:
-        super().__init__()
-        self.partitions = partitions
-
-    def __missing__(self, key: bytes) -> int:
-        partition = partition_of(key, self.partitions)
-        if len(key) <= _LONGEST_KNOWN:
-            if len(self) >= _KNOWN_KEYS:
-                self.clear()
-            self[key] = partition
-        return partition
-
-
 _O = TypeVar("_O", bound=Outcome)
 
 _COMMIT_SLICE_S = 1.0
 # So many messages are handed to the client before its reports are heard.
 _SERVE_EVERY = 2_000
-# What is remembered is bounded in number and in length, so that it is a few megabytes at most for each topic.
-_KNOWN_HEADINGS = 1_024
-_KNOWN_KEYS = 16_384
-_LONGEST_KNOWN = 1_024
 
 
 @dataclass(slots=True)
@@ -104,10 +69,11 @@ class KafkaPublisher:
     def __init__(self, settings: PublisherSettings, topics: Sequence[TopicRecord]) -> None:
         self._settings = settings
         self._transactional = settings.policy.transactional
-        self._headings = _Headings()
-        self._placings = {record.topic: _Placing(record.partitions) for record in topics}
+        self._headings = Headings()
+        self._placings = {record.topic: Placing(record.partitions) for record in topics}
         self._receipts = receipts.topic_of(settings.identity, settings.prefix)
         self._flights: deque[_Flight] = deque()
+        self._clock_ms = 0
         self._producers = LaneProducers(settings, topics)
 
     @property
@@ -126,6 +92,7 @@ class KafkaPublisher:
 
     def send(self, batch: Batch, rows: Sequence[Row]) -> None:
         self._producers.turn()
+        self._clock_ms = batch.clock_ms
         flight = _Flight(rows)
         self._flights.append(flight)
         try:
@@ -160,7 +127,7 @@ class KafkaPublisher:
             return Unknown(str(faults.explain(error.__cause__)))
 
     def learn(self, record: TopicRecord) -> bool:
-        self._placings[record.topic] = _Placing(record.partitions)
+        self._placings[record.topic] = Placing(record.partitions)
         return self._producers.fit(record)
 
     def hurry(self, within_s: float) -> None:
@@ -182,6 +149,7 @@ class KafkaPublisher:
     def _hand_over(self, flight: _Flight, rows: Sequence[Row], *, careful: bool) -> None:
         # A relay's busiest loop, millions of times: a tenth of its time hangs on what is looked up, and how.
         produce, headings, placings = self._producer.produce, self._headings, self._placings
+        clock_ms = self._clock_ms
         for start in range(0, len(rows), _SERVE_EVERY):
             produced = 0
             for row in rows[start : start + _SERVE_EVERY]:
@@ -197,7 +165,7 @@ class KafkaPublisher:
                 try:
                     while True:
                         try:
-                            produce(topic, value, key, partition, report, headers=pairs)
+                            produce(topic, value, key, partition, report, timestamp=clock_ms, headers=pairs)
                             break
                         except BufferError:  # the client's queue is full: let it send
                             self._producer.poll(0.05)
@@ -220,6 +188,7 @@ class KafkaPublisher:
             receipts.key_of(self._settings.identity, self._settings.lane),
             self._settings.lane,
             on_delivery=written,
+            timestamp=batch.clock_ms,
         )
 
     def _delivered(self, flight: _Flight, row: Row, error: KafkaError | None, _message: Message) -> None:

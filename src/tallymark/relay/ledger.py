@@ -120,7 +120,7 @@ class Ledger:
         if done is not None:
             reached("relay.after_mark")
         reached("relay.after_claim")
-        return batch
+        return replace(batch, clock_ms=self.lane.clock_ms)
 
     def adopt(self, batch: Batch, mode: Mode) -> Batch:
         """A batch that is sent in another mode than it was claimed in is resolved as what it was sent as."""

@@ -59,6 +59,8 @@ class Lane:
     halted: str | None = None
     # How often operators have asked something of its parked messages; None where nobody counts.
     asked: int | None = None
+    # The database's clock when its last batch was claimed.
+    clock_ms: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,9 @@ class Batch:
     topic: str | None = None
     without_topics: tuple[str, ...] = ()
     age_s: float = 0.0
+    # The database's clock, in milliseconds since 1970, when the batch was claimed or found in doubt. Its messages' time
+    # in Kafka: brokers refuse one that is far from their own, and relays' clocks are nobody's. 0: not claimed.
+    clock_ms: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -156,7 +156,22 @@ class LaneStore(Generic[S]):
         }
 
     def _batch_of(self, row: Sequence[Any]) -> Batch:
-        lane, number, token, kind, after, upto, covered, mode, messages, version, topic, without, age_s = row
+        (
+            lane,
+            number,
+            token,
+            kind,
+            after,
+            upto,
+            covered,
+            mode,
+            messages,
+            version,
+            topic,
+            without,
+            age_s,
+            clock_ms,
+        ) = row
         return Batch(
             lane=lane,
             number=number,
@@ -171,6 +186,7 @@ class LaneStore(Generic[S]):
             topic=topic,
             without_topics=self._listed(without),
             age_s=age_s,
+            clock_ms=clock_ms,
         )
 
 
@@ -194,13 +210,14 @@ def lane_of(row: Sequence[Any]) -> Lane:
     return Lane(lane, owner, epoch, covered, last_number, receipt, bool(paused), halted, asked)
 
 
-def advanced(lane: Lane, receipt: Receipt | None, claim: Batch | None) -> Lane:
+def advanced(lane: Lane, receipt: Receipt | None, claim: Batch | None, clock_ms: int) -> Lane:
     """The lane as it stands once a receipt is noted and a batch claimed."""
     return replace(
         lane,
         covered=claim.covered if claim else lane.covered,
         last_number=claim.number if claim else lane.last_number,
         receipt=receipt or lane.receipt,
+        clock_ms=clock_ms,
     )
 
 

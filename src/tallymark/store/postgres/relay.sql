@@ -126,12 +126,13 @@ select p.position, p.id::text, p.topic, p.key, p.value, p.headers::text, p.parti
 
 -- name: unsent
 select lane, number, token::text, kind, after_position, upto, covered, mode, messages, version, topic, without_topics,
-       extract(epoch from clock_timestamp() - claimed_at)::float
+       extract(epoch from clock_timestamp() - claimed_at)::float, (extract(epoch from clock_timestamp()) * 1000)::bigint
   from {schema}.batches where lane = %(lane)s and state = 'sending' order by number
 
 -- name: advance
 -- Mark one batch and claim the next in one commit: a batch costs one round trip and one flush. Everything hangs on
--- `mine`: where the owner, the epoch, the number or the version is no longer so, nothing at all happens.
+-- `mine`: where the owner, the epoch, the number or the version is no longer so, nothing at all happens. The time that is
+-- given back becomes the messages' own.
 with mine as (
     update {schema}.lanes l
        set covered = coalesce(%(claim_covered)s, l.covered),
@@ -181,7 +182,7 @@ with mine as (
       join {schema}.outbox o on o.position = w.position
     on conflict (position) do nothing
 )
-select lane from mine
+select (extract(epoch from clock_timestamp()) * 1000)::bigint from mine
 
 -- name: progress
 update {schema}.lanes set covered = %(covered)s
@@ -299,7 +300,7 @@ with freeable as materialized (
            (select count(*) from freed), %(mode)s, 'sending', %(owner)s, %(epoch)s, %(lanes)s
       from mine
 )
-select covered, (select count(*) from freed) from mine
+select covered, (select count(*) from freed), (extract(epoch from clock_timestamp()) * 1000)::bigint from mine
 
 -- name: holds
 select topic, state, from_position, reason from {schema}.topic_holds where lane = %(lane)s order by held_at

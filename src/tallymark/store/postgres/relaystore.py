@@ -100,9 +100,10 @@ class PostgresRelayStore(LaneStore[Session]):
             "waiting": list(waiting or {}),
             "waiting_reasons": list((waiting or {}).values()),
         }
-        if self._db.row("advance", parameters) is None:
+        row = self._db.row("advance", parameters)
+        if row is None:
             raise stale(lane, f"refused to mark {mark and mark.number} and claim {claim and claim.number}")
-        return advanced(lane, receipt, claim)
+        return advanced(lane, receipt, claim, row[0])
 
     def exclude(self, lane: Lane, batch: Batch, exclusion: Exclusion) -> Batch:
         out = leaving(exclusion)
@@ -144,7 +145,7 @@ class PostgresRelayStore(LaneStore[Session]):
         if row is None:  # nothing to retry, or the lane is not ours: the next write will tell
             return lane, None
         return replace(lane, last_number=claim.number), replace(
-            claim, covered=row[0], after=row[0], upto=row[0], messages=row[1]
+            claim, covered=row[0], after=row[0], upto=row[0], messages=row[1], clock_ms=row[2]
         )
 
     def adopt(self, lane: Lane, batch: Batch, mode: Mode) -> Batch:

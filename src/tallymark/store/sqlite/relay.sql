@@ -99,7 +99,7 @@ select p.position, p.id, p.topic, p.key, p.value, p.headers, p.partition, 0
 
 -- name: unsent
 select lane, number, token, kind, after_position, upto, covered, mode, messages, version, topic, without_topics,
-       {now} - claimed_at
+       {now} - claimed_at, cast({now} * 1000 as integer)
   from {schema}_batches where lane = :lane and state = 'sending' order by number
 
 -- name: markable
@@ -118,7 +118,7 @@ update {schema}_lanes
        sent = sent + :mark_messages, resolved = resolved + :in_doubt, changed_at = {now}
  where lane = :lane and owner = :owner and epoch = :epoch
    and (:claim_number is null or last_number = :claim_number - 1)
-returning lane
+returning cast({now} * 1000 as integer)
 
 -- name: mark
 update {schema}_batches
@@ -198,7 +198,7 @@ select p.position, coalesce(length(p.value), 0) + 100 from {schema}_parked p
 -- name: next_number
 update {schema}_lanes set last_number = :number, changed_at = {now}
  where lane = :lane and owner = :owner and epoch = :epoch and last_number = :number - 1
-returning covered
+returning covered, cast({now} * 1000 as integer)
 
 -- name: free_parked
 update {schema}_parked set state = 'retrying', retry_batch = :number, changed_at = {now} where position = :position

@@ -99,7 +99,8 @@ class SqliteRelayStore(LaneStore[SqliteSession]):
         }
         with self._db.transaction():
             markable = mark is None or self._db.row("markable", parameters) is not None
-            if not markable or self._db.row("advance", parameters) is None:
+            row = self._db.row("advance", parameters) if markable else None
+            if row is None:
                 raise stale(
                     lane, f"refused to mark {mark and mark.number} and claim {claim and claim.number}"
                 )
@@ -108,7 +109,7 @@ class SqliteRelayStore(LaneStore[SqliteSession]):
             if claim is not None:
                 self._db.rows("claim", parameters)
                 self._park([(p, "waiting", why) for p, why in (waiting or {}).items()], claim.number)
-        return advanced(lane, receipt, claim)
+        return advanced(lane, receipt, claim, row[0])
 
     def exclude(self, lane: Lane, batch: Batch, exclusion: Exclusion) -> Batch:
         out = leaving(exclusion)
@@ -150,8 +151,10 @@ class SqliteRelayStore(LaneStore[SqliteSession]):
             )
             if taken is None:  # nothing to retry, or the lane is not ours: the next write will tell
                 return lane, None
-            covered = taken[0]
-            claimed = replace(claim, covered=covered, after=covered, upto=covered, messages=len(chosen))
+            covered, clock_ms = taken
+            claimed = replace(
+                claim, covered=covered, after=covered, upto=covered, messages=len(chosen), clock_ms=clock_ms
+            )
             for position in chosen:
                 self._db.rows("free_parked", {"number": claim.number, "position": position})
             self._db.rows("claim", {**owner_values(lane), **self._claiming(claimed)})
