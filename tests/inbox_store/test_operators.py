@@ -319,6 +319,47 @@ def test_what_was_never_kept_is_kept_when_it_is_retried(
     assert waiting(store) == [1]
 
 
+def test_what_was_read_again_after_it_had_been_set_apart_is_tried_where_it_stands(
+    store: PostgresInboxStore, failed: InboxFailed, ledger: str
+) -> None:
+    """An operator sought back: kept as usual now, it waits in the queue, and is not put there twice."""
+    row = a_row(0)
+    with store.begin() as tx:
+        tx.quarantine([(row.message, "its time was far from now")])
+    fill(store, row)
+    name = str(row.message.id)
+    assert failed.retry(ids=[name], who="ann").changed == [name]
+    assert query(ledger, "select count(*) from tallymark.queue") == [(1,)]
+    with store.begin() as tx:
+        (claimed,) = tx.claim(0, ClaimBounds(["transfers"], keys=1, rows=9, max_bytes=1000)).rows
+        tx.finish([claimed])
+        tx.record([Application(claimed.message, ApplicationOutcome.APPLIED, 1)])
+    assert query(ledger, "select state from tallymark.dead_letters") == [("applied",)]
+    assert waiting(store) == []
+
+
+def test_what_was_applied_after_it_had_been_set_apart_is_not_applied_again(
+    store: PostgresInboxStore, failed: InboxFailed, ledger: str
+) -> None:
+    first, second = message(0), message(1)
+    with store.begin() as tx:
+        tx.quarantine([(each, "its time was far from now") for each in (first, second)])
+    with store.begin() as tx:  # read again, and applied
+        tx.keep([second])
+        tx.record([Application(second, ApplicationOutcome.APPLIED, 1)])
+    # Its dead letter does not say so yet, and yet the key has gone on.
+    refused = failed.retry(ids=[str(first.id)], who="ann").refused[str(first.id)]
+    assert "later message of its key was applied" in refused
+    assert (
+        "read again since, and applied"
+        in failed.retry(ids=[str(second.id)], who="ann").refused[str(second.id)]
+    )
+    assert waiting(store) == []
+    letters = query(ledger, 'select "offset", state from tallymark.dead_letters order by 1')
+    assert letters == [(0, "dead"), (1, "applied")]
+    assert [subject for _, _, subject, _ in audits(ledger)] == [str(second.id)]
+
+
 def test_an_operator_waits_for_the_worker_that_has_the_key(
     make_store: MakeStore, failed: InboxFailed, ledger: str
 ) -> None:

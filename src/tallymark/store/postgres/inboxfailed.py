@@ -23,6 +23,10 @@ from tallymark.store.postgres.inboxoperators import InboxActions
 from tallymark.store.postgres.queue import STEP
 from tallymark.store.queries import load
 
+# Of a message that was set apart, and read again since an operator sought back: there is nothing to try, and its dead
+# letter says so from now on.
+READ_AGAIN = "it was read again since, and applied: nothing is left to do, and its dead letter is closed"
+
 # Producers' clocks may differ: how much older than an earlier message a later one's id may claim to be.
 _SKEW = timedelta(days=1)
 _ALL = 1_000_000
@@ -150,10 +154,11 @@ class InboxFailed(InboxActions):
             with self._action(action, who, reason) as (connection, audit):
                 for message in messages:
                     refused = act(connection, message)
-                    if refused is None:
-                        change.changed.append(message.name)
+                    if refused in (None, READ_AGAIN):
                         place = {"consumer": message.consumer, **_place(message)}
                         audit(message.name, {"at": "inbox", **place})
+                    if refused is None:
+                        change.changed.append(message.name)
                     else:
                         change.refused[message.name] = refused
         return change
@@ -188,6 +193,8 @@ class InboxFailed(InboxActions):
         kept = self._one(connection, "kept", place)
         if kept is not None and not kept[0]:
             return "its id was used for another message, which was kept: the two cannot be told apart"
+        if kept is not None and (found := self._one(connection, "read_again", place)) is not None:
+            return self._joined(connection, place, *found)
         if not any_order and message.key is not None:
             since = max((message.id.int >> 80) - int(_SKEW.total_seconds() * 1000), 0)
             from_id = uuid.UUID(int=since << 80)
@@ -206,6 +213,18 @@ class InboxFailed(InboxActions):
             return refused
         put = self._one(connection, "put_back", place)
         self._mark(connection, DeadState.RETRYING, {**place, "seq": put[0] if put else None})
+        return None
+
+    def _joined(
+        self, connection: Connection, place: dict[str, Any], key_hash: int | None, seq: int | None
+    ) -> str | None:
+        """One that was kept as usual after it had been set apart: tried where it stands, or done."""
+        if seq is None:
+            self._mark(connection, DeadState.APPLIED, place)
+            return READ_AGAIN
+        place.update(key_hash=key_hash, seq=seq)
+        self._one(connection, "ready", place)
+        self._mark(connection, DeadState.RETRYING, place)
         return None
 
     def _keep(
@@ -247,10 +266,15 @@ class InboxFailed(InboxActions):
     def _locked(self, connection: Connection, message: FailedMessage) -> dict[str, Any] | None:
         """Lock its key, then read again where it stands; None where it is not failed any more."""
         key = message.key_hash
+        keys: Sequence[int | None] = [key]
         if key is None:  # never kept, so nobody has worked out its key yet
             key = hash_of_key(message.topic, message.key, message.id)
+            # Kept since, it stands alone where its handler takes any order. In rising order, as others lock several.
+            keys = sorted({key, hash_of_key(message.topic, None, message.id)})
         place = {"consumer": message.consumer, "key_hash": key, "seq": message.seq, "number": message.number}
-        connection.execute(self._lock_key, place)
+        for each in keys:
+            connection.execute(self._lock_key, {**place, "key_hash": each})
+        place["keys"] = keys
         if message.number is None and (died := self._one(connection, "died_meanwhile", _name(message))):
             place["number"] = died[0]
         if place["number"] is not None:

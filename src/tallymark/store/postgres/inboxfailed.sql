@@ -72,6 +72,20 @@ select i.key is not distinct from d.key and i.value is not distinct from d.value
   join {schema}.inbox i on i.id = d.id and i.source = d.source and i.consumer = d.consumer
  where d.number = %(number)s
 
+-- name: read_again
+-- What became of one that was kept, and has a dead letter without a place: where it waits in the queue, or nothing where
+-- it was applied; no row where it died in the ordinary way. In one statement, for a worker takes it from the one place to
+-- the other.
+select f.key_hash, f.seq
+  from {schema}.dead_letters d
+ cross join lateral (
+       (select q.key_hash, q.seq from {schema}.queue q
+         where q.consumer = d.consumer and q.key_hash = any(%(keys)s) and q.id = d.id and q.source = d.source limit 1)
+       union all
+       (select null, null from {schema}.applications a
+         where a.consumer = d.consumer and a.id = d.id and a.source = d.source limit 1)) f
+ where d.number = %(number)s limit 1
+
 -- name: keep
 insert into {schema}.inbox (id, source, named, topic, partition, "offset", position, key, value, headers, logged_at,
                             consumer)
@@ -83,7 +97,8 @@ select id, source, named, topic, partition, "offset", position, key, value, head
 update {schema}.dead_letters set id = %(id)s, named = %(name)s where number = %(number)s
 
 -- name: later_applied
--- Whether a later message of its key was applied (kept, and neither queued nor dead), and the handler minds. Later is what
+-- Whether a later message of its key was applied (kept, and neither queued nor dead), and the handler minds. One that was
+-- set apart and applied after it was read again has a dead letter, too, which may not say so yet. Later is what
 -- stands behind it in the outbox; where that is not said, in its partition of the log. There is no index for this, so that
 -- keeping does not pay for it: it reads the inbox from a day before the message on, in parallel, and is rarely asked. A later
 -- one may bear an older id (it was delayed, or its id was given): such a one was applied since.
@@ -117,7 +132,10 @@ select exists (
        and not exists (
            select from {schema}.dead_letters o
             where o.consumer = d.consumer and o.source = i.source and o.id = i.id and o.state <> 'applied'
-              and o.partition = i.partition and o."offset" is not distinct from i."offset"))
+              and o.partition = i.partition and o."offset" is not distinct from i."offset"
+              and not exists (
+                  select from {schema}.applications a
+                   where a.consumer = o.consumer and a.id = o.id and a.source = o.source offset 0)))
 
 -- name: neighbours
 -- The rows of its key between which it belongs: by where they stand in the outbox, or by their place in the log.
