@@ -1,17 +1,30 @@
 """The log that is read may end before what was sent: what it has not come to is on its way, what it has passed is lost.
 
-A copy of it ends where it was made; the log itself, for who reads what is committed, where a transaction is open.
+A copy of it ends where it was made, and begins where it was begun; the log itself ends, for who reads what is committed,
+where a transaction is open. And retention may pass while all is read.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
 from tallymark.lifecycle import Stage, Verdict
+from tallymark.pipeline.manifest import Change, Kind, Move
+from tallymark.pipeline.manifestlog import ManifestLog
 from tallymark.pipeline.reconcilecells import Cells
 from tallymark.pipeline.reconcilejudge import Judge
+from tallymark.pipeline.reconcilelater import Taken
 from tallymark.pipeline.reconcilemarks import Single
+from tallymark.pipeline.reconcilesnapshot import ArchivedLog
 from tallymark.tally.records import Horizon
-from tallymark.tally.verdicts import Marks
+from tallymark.tally.verdicts import Marks, into_consumer, into_log
 from tests.tally.test_certifying import P0, P1, ground
+
+# An id that names a moment.
+MADE = "019a3d5e-1c00-7000-8000-000000000001"
 
 
 def judged(
@@ -77,3 +90,62 @@ def test_behind_an_open_transaction_may_stand_what_its_lane_has_not_passed() -> 
 def test_what_a_consumer_has_from_where_the_log_can_be_read_is_gone() -> None:
     assert judged(55, partition=0, unstable={0}, kept_at=99) is Verdict.LOST_IN_LOG
     assert judged(55, partition=0, unstable={0}, kept_at=100) is Verdict.DELIVERED
+
+
+def sent(common: Marks, at_ledger: Marks | None = None) -> Single:
+    """The message at position 5, of partition 0."""
+    at_consumers = {} if at_ledger is None else {"ledger": at_ledger}
+    lost = Verdict.LOST_IN_RELAY, Stage.RELAY
+    return Single(MADE, "t", b"k", None, None, 5, 0, 0, 0.0, False, common, at_consumers, lost, 5)
+
+
+@pytest.mark.parametrize(("copied", "verdict"), [(True, Verdict.DELIVERED), (False, Verdict.LOST_IN_LOG)])
+def test_an_archive_that_was_begun_later_has_lost_nothing(copied: bool, verdict: Verdict) -> None:
+    """The log itself has dropped it before its time: somebody deleted it."""
+    cells = Cells(10)
+    cells.lasts = {("t", 0, 0): 90}
+    cells.firsts = {("t", 0, 0): 50}
+    single = sent(Marks(rows=1, sent=1, kept_anywhere=1))
+    horizon = Horizon(log_starts={P0: 40})
+    (found,) = Judge(ground(), cells, horizon, {}, [], copied=copied).judged([single])
+    assert found.verdict is verdict
+
+
+def test_what_an_archive_has_passed_over_is_before_its_beginning(tmp_path: Path) -> None:
+    manifests = ManifestLog(tmp_path)
+    manifests.prepare()
+    state = manifests.load()
+    for change in (
+        Change(1, Kind.OPENED, "a", 1, "id", "cluster", {"t": "T"}, (Move("t", 0, 0, 0), Move("t", 1, 0, 0))),
+        Change(2, Kind.BATCH, "a", 2, moves=(Move("t", 0, 0, 10), Move("t", 1, 0, 30))),
+        Change(3, Kind.SKIPPED, "a", 3, moves=(Move("t", 0, 10, 25),)),
+        Change(4, Kind.BATCH, "a", 4, moves=(Move("t", 0, 25, 40),)),
+    ):
+        state = manifests.commit(state, change)
+    log = ArchivedLog(tmp_path)
+    assert log.bounds({"t"}) == {P0: (25, 40), P1: (0, 30)}
+    assert log.at_time([P0, P1], 0) == {P0: 25, P1: 0}
+
+
+def test_what_retention_took_while_all_was_read_is_no_loss() -> None:
+    at = int(MADE.replace("-", "")[:12], 16)
+    before, behind = Taken(kept_from_ms={"ledger": at}), Taken(kept_from_ms={"ledger": at + 1})
+
+    def log_verdict(taken: Taken) -> Verdict:
+        """The outbox's row was gone when it was read."""
+        return into_log(taken.passed_by(sent(Marks(copies=1, kept_anywhere=1))).common)[0]
+
+    assert log_verdict(Taken(outbox_from=5)) is Verdict.PHANTOM
+    assert log_verdict(Taken(outbox_from=6)) is Verdict.CANNOT_KNOW
+
+    def inbox_verdict(taken: Taken, at_ledger: Marks) -> Verdict:
+        return into_consumer(taken.passed_by(sent(Marks(), at_ledger)).at_consumers["ledger"])[0]
+
+    lost = Marks(copies=1, owed=True, passed=True)
+    assert inbox_verdict(before, lost) is Verdict.LOST_IN_INBOX
+    assert inbox_verdict(behind, lost) is Verdict.CANNOT_KNOW
+    # Its effect was gone when effects were read.
+    unapplied = replace(lost, kept=1)
+    assert inbox_verdict(before, unapplied) is Verdict.UNAPPLIED
+    assert inbox_verdict(behind, unapplied) is Verdict.CANNOT_KNOW
+    assert inbox_verdict(behind, replace(unapplied, effects=2, finished=2)) is Verdict.APPLIED_TWICE

@@ -261,23 +261,62 @@ def test_who_looked_later_has_the_last_word_in_the_table_too(chain: Findings) ->
 
 
 def test_copies_are_held_to_no_certificate_of_what_they_do_not_reach() -> None:
-    given = replace(certificate(cells(kept=digest(*range(10)), places={P0: (0, 9)})), issued_at=NOW)
+    found = cells(kept=digest(*range(10)), places={P0: (0, 9)})
+    given = certificate(found)
+    # In the first forms a statement did not say when it was made.
+    unsaid = stated(ground(), found, 0)
+    older = replace(issued(replace(unsaid, looked_at=None), None), issued_at=NOW)
     lost = cells(kept=digest(*range(9)), places={P0: (0, 9)})
 
-    def judged(reader: ConsumerView | None = None, **changes: Any) -> tuple[int, int, bool]:
-        found = verified(
-            reader or ledger(), given, lost, **{"copied_at": NOW + timedelta(hours=1), **changes}
-        )
-        return found.recomputed, found.newer, found.holds
+    def judged(
+        hours: float, reader: ConsumerView | None = None, of: Certificate = given, **changes: Any
+    ) -> tuple[int, int, bool]:
+        """By copies that were made so much later, or earlier."""
+        at = NOW + timedelta(hours=hours)
+        view = replace(ground().view, at=at)
+        done = verified(reader or ledger(), of, lost, **{"copied_at": at, "view": view, **changes})
+        return done.recomputed, done.newer, done.holds
 
-    assert judged() == (1, 0, False)
-    assert judged(copied_at=NOW) == (0, 1, True)
-    # The outbox was copied, then sent on; the log was archived up to there; the consumer had come no further.
-    assert judged(upto=9) == (0, 1, True)
-    assert judged(ends={P0: 9, P1: 100}) == (0, 1, True)
-    assert judged(ledger(next_offsets={P0: 9})) == (0, 1, True)
+    behind = ledger(next_offsets={P0: 9})
+    for of in (given, older):
+        assert judged(1, of=of) == (1, 0, False)
+        # Nothing could be compared: that is no "all hold".
+        assert judged(-1, of=of) == (0, 1, False)
+        # It was moved back, or restored, since: it is held to what it had.
+        assert judged(1, behind, of=of) == (1, 0, False)
+        assert judged(1, ledger(next_offsets={}), of=of) == (1, 0, False)
+        assert judged(1, of=of, upto=9) == (1, 0, False)
+    # The archive may not have come to it, whenever the databases were copied.
+    assert judged(1, ends={P0: 9, P1: 100}) == (0, 1, False)
+    # Certified from these very copies; of what was copied at about the same time positions tell.
+    assert judged(0) == (1, 0, False)
+    assert judged(0.1, behind) == (0, 1, False)
+    assert judged(0.1, upto=9) == (0, 1, False)
     # Live stations are held to all of it.
-    assert judged(ledger(next_offsets={P0: 9}), copied_at=None) == (1, 0, False)
+    assert judged(0, behind, copied_at=None) == (1, 0, False)
+
+
+def test_a_window_of_which_the_outbox_has_dropped_the_beginning_is_past() -> None:
+    """Windows may be of any width, and partitions end where they end."""
+    given = certificate(cells(kept=digest(*range(10)), places={P0: (0, 9)}))
+    today = cells(kept=digest(*range(10)), places={P0: (0, 9)})
+    today.outbox[0]["t"] = digest(*range(5, 10))
+    assert not verified(ledger(), given, today).holds
+    done = verified(ledger(), given, today, view=replace(ground().view, outbox_from=5))
+    assert (done.holds, done.past, done.recomputed) == (True, 1, 0)
+
+
+def test_a_run_that_looked_later_is_heard_before_a_window_is_certified(chain: Findings) -> None:
+    noon, one, two = (datetime(2026, 11, 1, hour, tzinfo=UTC) for hour in (12, 13, 14))
+    lost = Finding("m5", None, "t", 0, 5, 5, "ledger", Stage.INBOX, Verdict.LOST_IN_INBOX, "")
+    dead = Finding("m6", None, "t", 0, 6, 6, "ledger", Stage.APPLY, Verdict.DEAD, "")
+    nowhere = Finding("m7", None, "t", 0, 7, None, "", Stage.LOG, Verdict.PHANTOM, "")
+    scope = Scope(0, 99, whole=True)
+    chain.begin(run := uuid.uuid4(), scope, who="ann")
+    chain.keep(run, scope, [lost, dead, nowhere], at=one)
+    assert chain.found_later(noon) == [5]
+    assert chain.found_later(one) == []
+    assert chain.found_later(two) == []
 
 
 def test_an_archive_that_was_begun_later_has_dropped_nothing() -> None:

@@ -161,4 +161,6 @@ def test_what_the_data_say_today_is_compared_with_what_was_said() -> None:
     assert "the log holds 1 messages" in differences(said, replace(said, log=other))[0]
     altered = {"ledger": ConsumerCount(10, 10, 0, 0, 0, other)}
     assert "the inbox of ledger" in differences(said, replace(said, consumers=altered))[0]
-    assert differences(said, replace(said, consumers={})) == ["consumer ledger is not there any more"]
+    assert differences(said, replace(said, consumers={})) == [
+        "no database or snapshot that was given has a consumer ledger"
+    ]

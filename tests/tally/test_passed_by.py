@@ -106,7 +106,7 @@ def test_one_that_was_retired_is_held_to_nothing() -> None:
         data([given], ground(consumers={}, **changes), whole(), found)
         return [each["what"] for each in found.wrong]
 
-    assert wrong() == ["consumer ledger is not there any more"]
+    assert wrong() == ["no database or snapshot that was given has a consumer ledger"]
     assert wrong(retired=frozenset({"ledger"})) == []
 
 

@@ -157,3 +157,21 @@ def test_it_tells_what_it_is_at(one_key: Ground) -> None:
         "what main has applied of their keys",
         "0 of 1 written again",
     ]
+
+
+def test_an_inbox_is_asked_whether_it_remembers_that_time(one_key: Ground) -> None:
+    one_key.query("update tallymark.inbox_identity set kept_from = clock_timestamp() + interval '1 minute'")
+    try:
+        resent, refused = one_key.resend(0)
+        assert resent == []
+        assert "no longer remembers" in refused[one_key.ids[0]]
+        one_key.named(1)
+        assert one_key.resend(1)[0] == [one_key.ids[1]]
+        one_key.query("insert into tallymark.named_pruned values ('ledger', 'transfers', 0, 1)")
+        one_key.query("delete from tallymark.resends")
+        assert "no longer remembers" in one_key.resend(1)[1][one_key.ids[1]]
+    finally:
+        one_key.query("delete from tallymark.named_pruned")
+        one_key.query(
+            "update tallymark.inbox_identity set kept_from = timestamptz 'epoch' + interval '4294967.296 s'"
+        )

@@ -75,3 +75,12 @@ def test_it_is_sent_again_once_for_each_time_that_it_was_found_missing() -> None
 def test_number_and_origin_go_before_the_headers_as_they_are() -> None:
     assert as_resend("{}", 1, 10) == '{"tm_resend":"1","tm_origin":"10"}'
     assert as_resend(' { "a":"b", "a":"c"}', 2, 7) == '{"tm_resend":"2","tm_origin":"7","a":"b", "a":"c"}'
+
+
+def test_an_inbox_that_no_longer_remembers_it_would_hold_its_key_for_a_dead_letter() -> None:
+    forgetful = replace(LACKS_IT, consumer="mailer", forgets=True)
+    said = refusal(LOST, MessageState.SENT, None, [LACKS_IT, forgetful], any_order=True)
+    assert "mailer no longer remembers that time" in (said or "")
+    assert refusal(LOST, MessageState.SENT, None, [forgetful], any_order=False, forgotten=True) is None
+    has_it = replace(HAS_IT, forgets=True)
+    assert refusal(LOST, MessageState.SENT, None, [LACKS_IT, has_it], any_order=False) is None

@@ -40,9 +40,11 @@ Conf = Annotated[
     typer.Option("--conf", metavar="NAME=VALUE", help="A setting of Spark; may be repeated."),
 ]
 Snapshots = Annotated[
-    list[Path] | None,
+    list[str] | None,
     typer.Option(
-        "--snapshot", metavar="DIR", help="Read this in place of a database; may be repeated. With --archive."
+        "--snapshot",
+        metavar="[NAME=]DIR",
+        help="Read this in place of a database (NAME: what the settings call it); may be repeated. With --archive.",
     ),
 ]
 Archive = Annotated[
@@ -221,16 +223,23 @@ def _live(database: list[str] | None, servers: str | None) -> Stations:
     return Sources(where.producers, where.consumers, where.client, admin_client(where.client), where.schema)
 
 
-def _snapshots(folders: list[Path], archive: Path | None, kept: Mapping[str, Findings]) -> Stations:
+def _snapshots(given: list[str], archive: Path | None, kept: Mapping[str, Findings]) -> Stations:
     """Snapshots and the archive; findings and certificates are `kept` beside outboxes that are live."""
     from tallymark.pipeline.reconcilesnapshot import SnapshotSources
 
-    if not folders or archive is None:
+    if not given or archive is None:
         raise UsageError(
             "snapshots and an archive are read together",
             remedy="give --snapshot DIR for each database, and --archive DIR",
         )
-    return SnapshotSources(folders, archive, findings={each.outbox_id: each for each in kept.values()})
+    names = {}
+    for each in given:
+        name, named, folder = each.partition("=")
+        if Path(each).exists() or not named:
+            name, folder = "", each
+        names[Path(folder)] = name
+    findings = {each.outbox_id: each for each in kept.values()}
+    return SnapshotSources(list(names), archive, findings=findings, names=names)
 
 
 def _of_snapshots(sources: Stations, chains: Mapping[str, list[Certificate]]) -> dict[str, list[Certificate]]:

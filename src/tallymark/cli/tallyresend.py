@@ -39,6 +39,13 @@ def resend(
             "--any-order", help="Also behind later applied ones of their keys: the handlers can take it."
         ),
     ] = False,
+    forgotten: Annotated[
+        bool,
+        typer.Option(
+            "--forgotten",
+            help="Also where an inbox no longer remembers that time: there it becomes a dead letter.",
+        ),
+    ] = False,
     reason: Annotated[str, typer.Option("--reason", help="Why; kept in the audit.")] = "",
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be sent, and send nothing.")
@@ -64,7 +71,12 @@ def resend(
     chosen, left = _wanted(where, ids or [], findings, verdict, limit)
     with output.progress(quiet=as_json) as told:
         done = Resending(url, where.consumers, schema=where.schema, progress=told).resend(
-            chosen, who=user(), reason=reason, any_order=any_order, dry_run=dry_run
+            chosen,
+            who=user(),
+            reason=reason,
+            any_order=any_order,
+            forgotten=forgotten,
+            dry_run=dry_run,
         )
     output.emit(
         {"dry_run": dry_run, "resent": done.resent, "refused": done.refused, "left": left},

@@ -180,9 +180,11 @@ def verified(found: Verification) -> list[Any]:
         f"{output.counted(found.recomputed, 'window')} recomputed"
     )
     said += f", {found.past} past retention in part" if found.past else ""
-    said += f", {found.newer} certified after the copies were made" if found.newer else ""
+    said += f", {found.newer} of which the copies do not reach what was certified" if found.newer else ""
     if found.holds:
         return [f"{said}: all hold"]
+    if found.idle and not found.wrong:
+        return [f"{said}: nothing was compared; copies made since would tell"]
     rows = [
         (
             each["certificate"],

@@ -19,6 +19,7 @@ from tallymark.pipeline.reconcilefirst import FirstLook
 from tallymark.pipeline.reconcileframes import Reading, frames_of, read_along, stray_ids
 from tallymark.pipeline.reconcileground import Ground, TallyConfig, choose_range, look, outboxes_of
 from tallymark.pipeline.reconcilejudge import Judge
+from tallymark.pipeline.reconcilelater import taken
 from tallymark.pipeline.reconcilemarks import faulty, recorded, single_of, singles
 from tallymark.pipeline.reconcileplain import plain
 from tallymark.pipeline.reconcileports import OutboxSide, Stations
@@ -125,6 +126,7 @@ class Tally:
         findings.begin(run, scope, who=self._config.who)
         findings.keep(run, scope, found, at=ground.view.at)
         if not self._config.filtered:
+            bad |= {position // ground.rows for position in findings.found_later(ground.view.at)}
             said = list(examined(ground, cells, bad))
             given = (each for _, each in said if isinstance(each, Statement))
             report.certified += len(findings.certify(given, retired=ground.retired))
@@ -218,7 +220,9 @@ class Tally:
         try:
             delivered = seen.where("plain").count() + looked.count()
             others, copied = self._others(ground.name), self._sources.log.is_copy
-            judge = Judge(ground, cells, horizon, self._inboxes, others, copied=copied)
+            # All was read: what retention took of it meanwhile is known by now.
+            meanwhile = taken(self._sources, ground)
+            judge = Judge(ground, cells, horizon, self._inboxes, others, copied=copied, taken=meanwhile)
             found = faulty(looked).toLocalIterator()
             while chunk := [single_of(row) for row in islice(found, _CHUNK)]:
                 delivered -= len(chunk)

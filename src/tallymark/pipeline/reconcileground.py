@@ -172,7 +172,9 @@ def look(sources: Stations, name: str, config: TallyConfig) -> Ground:
         if topic not in facts:
             raise Problem(
                 f"topic {topic} of {name} is not in {sources.log.name}",
-                remedy="leave it out: --topic the others",
+                remedy=f"archive it too: `tallymark pipeline archive --add-topics --topic {topic} …`"
+                if sources.log.is_copy
+                else "leave it out: `tallymark tally run --topic` the others",
             )
         if facts[topic].topic_id != view.topics[topic][0]:
             raise Problem(

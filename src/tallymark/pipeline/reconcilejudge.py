@@ -13,6 +13,7 @@ from tallymark.broker.partition import partition_of
 from tallymark.lifecycle import Verdict
 from tallymark.pipeline.reconcilecells import Cells
 from tallymark.pipeline.reconcileground import Ground
+from tallymark.pipeline.reconcilelater import NOTHING, Taken
 from tallymark.pipeline.reconcilemarks import Single
 from tallymark.pipeline.reconcileports import InboxSide, OutboxSide
 from tallymark.tally.findings import Finding, evidence
@@ -42,8 +43,9 @@ class Judge:
         others: Sequence[OutboxSide],
         *,
         copied: bool = False,
+        taken: Taken = NOTHING,
     ) -> None:
-        """`copied`: the log is an archive, and may not have come to what was sent."""
+        """`copied`: the log is an archive, and may not have come to what was sent; `taken`: by retention, meanwhile."""
         self._ground = ground
         self._firsts = cells.firsts
         self._horizon = horizon
@@ -51,11 +53,14 @@ class Judge:
         self._others = others
         self._lasts = cells.lasts
         self._copied = copied
+        self._taken = taken
 
     def judged(self, singles: Sequence[Single]) -> Iterator[Judged]:
         """Their verdicts; messages that are another outbox's are left out."""
         elsewhere = self._elsewhere([each.id for each in singles if each.in_log[0] is Verdict.PHANTOM])
-        looked = [self._looked_up(each) for each in singles if each.id not in elsewhere]
+        looked = [
+            self._looked_up(self._taken.passed_by(each)) for each in singles if each.id not in elsewhere
+        ]
         looked = self._known_to_others(looked)
         has = self._has(looked)
         for single in looked:
@@ -110,6 +115,9 @@ class Judge:
         )
         # What was parked came out of turn: its position says nothing of its place.
         how = gone(row, self._horizon, {} if single.parked_once else self._firsts)
+        if self._copied and how:
+            # Nobody deletes from an archive: it was begun later, or passes over what Kafka had dropped.
+            how = "expired"
         place = (single.topic, partition if partition is not None else -1)
         start = self._horizon.log_starts.get(place, 0)
 

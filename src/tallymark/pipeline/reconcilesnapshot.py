@@ -71,11 +71,17 @@ class ArchivedLog:
         return {topic: LogFacts(self._state.topics[topic]) for topic in topics if topic in self._state.topics}
 
     def bounds(self, topics: Collection[str]) -> dict[Place, tuple[int, int]]:
-        return {
+        """Of each partition what was archived without a gap: behind the last one."""
+        found = {
             place: (extent.first, extent.next)
             for place, extent in self._state.extents.items()
             if place[0] in topics
         }
+        for gap in self._state.gaps:
+            if gap.place in found:
+                start, end = found[gap.place]
+                found[gap.place] = max(start, gap.end), end
+        return found
 
     def written_ends(self, topics: Collection[str]) -> Offsets:
         # What it holds was committed: nothing is open in it.
@@ -84,7 +90,8 @@ class ArchivedLog:
     def at_time(self, places: Sequence[Place], moment_ms: int) -> Offsets:
         # The files' days would say; reading from the beginning says the same, and misses nothing.
         del moment_ms
-        return {place: self._state.extents[place].first for place in places}
+        bounds = self.bounds({topic for topic, _ in places})
+        return {place: bounds[place][0] for place in places}
 
     def raw(self, spark: SparkSession, starts: Offsets, ends: Offsets) -> DataFrame:
         from pyspark.sql import functions as F
@@ -102,9 +109,10 @@ class ArchivedLog:
 class SnapshotSide:
     """One snapshot: an outbox, consumers, or both."""
 
-    def __init__(self, folder: Path, log: ArchivedLog) -> None:
+    def __init__(self, folder: Path, log: ArchivedLog, name: str | None = None) -> None:
+        """`name`: what its database is called where it is live; by default, what it calls itself."""
         self.made: Snapshot = read(folder)
-        self.name = self.made.database
+        self.name = name or self.made.database
         self._folder = folder
         self._said = stations(folder)
         self._log = log
@@ -209,18 +217,23 @@ class SnapshotSources:
     """All snapshots of one run, and the archive that they speak of."""
 
     def __init__(
-        self, folders: Sequence[Path], archive: Path, *, findings: Mapping[str, Findings] | None = None
+        self,
+        folders: Sequence[Path],
+        archive: Path,
+        *,
+        findings: Mapping[str, Findings] | None = None,
+        names: Mapping[Path, str] | None = None,
     ) -> None:
-        """`findings`: where to keep what is found, by the id of the outbox."""
+        """`findings`: where to keep what is found, by the id of the outbox; `names`: what databases are called."""
         self.log = ArchivedLog(archive)
         self._findings = findings or {}
         self._sides: dict[str, SnapshotSide] = {}
         for folder in folders:
-            side = SnapshotSide(folder, self.log)
+            side = SnapshotSide(folder, self.log, (names or {}).get(folder))
             if (other := self._sides.get(side.name)) is not None:
                 raise UsageError(
                     f"{folder} and {other.made.folder} are both of database {side.name}",
-                    remedy="give one snapshot of each",
+                    remedy="give one snapshot of each; two databases of one name are told apart by --snapshot NAME=DIR",
                 )
             self._sides[side.name] = side
         if not self.outboxes:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from tallymark.pipeline.reconcileground import Ground
 
 
+# Window 0 begins below it.
+FIRST_POSITION = 1
 # From when on an inbox knows what it kept, as long as it has dropped nothing: the first moment that an id can name.
 FIRST_ID_MS = 2**32
 
@@ -30,13 +32,18 @@ class Verification:
     # Windows whose data were recomputed; those that retention has (partly) taken since.
     recomputed: int = 0
     past: int = 0
-    # Windows that were certified, or certified again, when the copies that were looked at had been made.
+    # Windows of which the copies that were looked at do not reach what was certified, or certified again.
     newer: int = 0
     wrong: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def holds(self) -> bool:
-        return not self.wrong
+        return not self.wrong and not self.idle
+
+    @property
+    def idle(self) -> bool:
+        """Whether there was something to compare, and the copies reach none of it."""
+        return bool(self.newer) and not self.recomputed and not self.past
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -78,9 +85,11 @@ def data(chain: list[Certificate], ground: Ground, cells: Cells, found: Verifica
         dropped = _dropped(said, ground)
         # An archive holds what there was since it was begun: it drops nothing.
         early = [] if ground.copied_at else _before_their_time(said, dropped, ground, cells)
-        if said.window.start < ground.lowest or (dropped and not early) or forgotten & said.consumers.keys():
+        # Windows need not end where partitions do.
+        shortened = max(said.window.start, FIRST_POSITION) < ground.view.outbox_from
+        if shortened or (dropped and not early) or forgotten & said.consumers.keys():
             found.past += 1
-            if said.window.start < ground.lowest:
+            if shortened:
                 continue
         now = stated(ground, cells, number)
         found.recomputed += 1
@@ -93,15 +102,26 @@ def data(chain: list[Certificate], ground: Ground, cells: Cells, found: Verifica
 
 
 def _is_newer(given: Certificate, ground: Ground) -> bool:
-    """Whether copies were made before all was there that a certificate speaks of."""
-    if ground.copied_at is None or given.said.outbox_id != ground.view.outbox_id:
-        return False
-    if given.issued_at is not None and given.issued_at >= ground.copied_at:
-        return True
+    """Whether copies were made before all was there that a certificate speaks of.
+
+    The moments decide; where they are near each other, by clocks that differ, how far each copy has come. A copy that was
+    made later and has come less far was moved back: it is held to the certificate all the same.
+    """
     said = given.said
+    if ground.copied_at is None or said.outbox_id != ground.view.outbox_id:
+        return False
+    if _ends_before(said, ground.topics, ground.ends):
+        return True
+    looked_at = said.looked_at or given.issued_at
+    if looked_at is not None:
+        if looked_at > ground.view.at:
+            return True
+        if looked_at < ground.copied_at - SKEW:
+            return False
     readers = [view for label, view in ground.consumers.items() if label in said.consumers]
-    reached = [(ground.topics, ground.ends), *((view.topics, view.next_offsets) for view in readers)]
-    return said.window.end > ground.upto or any(_ends_before(said, *each) for each in reached)
+    return said.window.end > ground.upto or any(
+        _ends_before(said, view.topics, view.next_offsets) for view in readers
+    )
 
 
 def _ends_before(said: Statement, topics: Collection[str], ends: Mapping[Place, int]) -> bool:

@@ -10,7 +10,8 @@ been made twice. *again* are copies that the consumer had before: a resend is a 
 window, and consumers that had the message change nothing.
 What is parked, queued or dead will go its way: such a window is not *settled*, is looked at again, and certified again.
 
-A statement says which form it has. Those of the first had no effects, and called the discarded dead.
+A statement says which form it has. Those of the first had no effects, and called the discarded dead; those of the second
+did not say when the outbox was looked at.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any
 
 from tallymark.lifecycle import Verdict
@@ -25,7 +27,7 @@ from tallymark.tally.digest import Digest
 from tallymark.tally.windows import Window
 
 # The form of statements that are made today.
-VERSION = 2
+VERSION = 3
 # Findings that a term of an equation accounts for: they do not keep a window from being certified.
 ACCOUNTED = frozenset({Verdict.PARKED, Verdict.DEAD})
 
@@ -99,6 +101,8 @@ class Statement:
     resume: Mapping[str, int] = field(default_factory=dict)
     # By which function ids were hashed for the sums of effects: others cannot be compared.
     hashed: str = ""
+    # When the outbox was looked at, by its own clock, and before all the others; None in older forms.
+    looked_at: datetime | None = None
     version: int = VERSION
 
     @property
@@ -178,12 +182,14 @@ class Statement:
             },
             "offsets": {place: list(ends) for place, ends in self.offsets.items()},
             "resume": dict(self.resume),
+            "looked_at": None if self.looked_at is None else self.looked_at.isoformat(),
         }
 
     @staticmethod
     def parse(text: str) -> Statement:
         data = json.loads(text)
         version = data.get("version", 1)
+        looked_at = data.get("looked_at")
         return Statement(
             outbox_id=data["outbox_id"],
             window=Window(*data["window"]),
@@ -197,6 +203,7 @@ class Statement:
             offsets={place: (ends[0], ends[1]) for place, ends in data["offsets"].items()},
             resume=data["resume"],
             hashed=data.get("hashed", ""),
+            looked_at=None if looked_at is None else datetime.fromisoformat(looked_at),
             version=version,
         )
 
@@ -243,7 +250,7 @@ def differences(
             continue
         today = now.consumers.get(name)
         if today is None:
-            found.append(f"consumer {name} is not there any more")
+            found.append(f"no database or snapshot that was given has a consumer {name}")
             continue
         if (still and count.dead == 0) or today.digest.count <= count.digest.count:
             found += _kept_otherwise(name, count, today, said.version)

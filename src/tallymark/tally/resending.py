@@ -30,6 +30,8 @@ class Standing:
     unordered: bool = False
     # A later one of its key is queued, or in the log or the outbox and not yet kept: it will be there before.
     later_comes: bool = False
+    # Its inbox has dropped what it kept of that time: nobody can say whether it had the message.
+    forgets: bool = False
     # Whose consumer this is; a tally that knows two of one name tells them apart by it.
     database: str = ""
 
@@ -68,11 +70,13 @@ def refusal(  # noqa: PLR0911 - one return per reason
     standings: Sequence[Standing] | None,
     *,
     any_order: bool,
+    forgotten: bool = False,
     missed_by: Iterable[str] = (),
 ) -> str | None:
     """Why it is not sent again, or None.
 
     `standings` is None where no consumer's database was asked; `missed_by` are consumers that a tally found to lack it.
+    `forgotten`: also where a consumer no longer remembers whether it had it.
     """
     if state is None:
         return "it is not in this outbox"
@@ -88,6 +92,11 @@ def refusal(  # noqa: PLR0911 - one return per reason
         if each.applied_it and not each.has_it:
             return (
                 f"{each.consumer} has made its effect, though its inbox lacks it: it would be applied twice"
+            )
+        if each.forgets and not each.has_it and not forgotten:
+            return (
+                f"{each.consumer} no longer remembers that time: it may have applied it, and would put it among its dead "
+                "letters, where it holds its key (--forgotten where that is meant)"
             )
     if any_order:
         return None

@@ -16,7 +16,7 @@ from tallymark.store.postgres.connection import Connection, connect, explain
 from tallymark.store.postgres.migrations import require_schema
 from tallymark.store.postgres.tally import TallyProducer
 from tallymark.store.queries import load
-from tallymark.tally.certificates import Statement
+from tallymark.tally.certificates import ACCOUNTED, Statement
 from tallymark.tally.chain import Certificate, broken_links, issued, newest
 from tallymark.tally.findings import Finding, KeptFinding, Scope
 from tallymark.tally.windows import Window
@@ -83,6 +83,12 @@ class Findings:
             )
             connection.execute(self._sql["prune"])
         return count
+
+    def found_later(self, at: datetime) -> list[int]:
+        """Positions of what is amiss in the eyes of those who looked after that moment, and may have ended before."""
+        parameters = {"at": at, "accounted": [each.value for each in ACCOUNTED]}
+        with self._open() as connection:
+            return [position for (position,) in connection.execute(self._sql["found_later"], parameters)]
 
     def end(self, run: uuid.UUID, summary: dict[str, Any]) -> None:
         """With the end of the chain as it stands by then: who cuts the chain off has this against him."""

@@ -10,6 +10,11 @@ create temporary table found (
 -- name: copy
 copy found (id, verdict, consumer, stage, topic, key, partition, "offset", position, evidence) from stdin
 
+-- name: found_later
+-- Where somebody who looked later has found something that no term of an equation accounts for.
+select distinct position from {schema}.findings
+ where over_at is null and last_seen > %(at)s and position is not null and verdict <> all(%(accounted)s::text[])
+
 -- name: merge
 -- Seen when the stations were read, not when it is written down: what was sent again in between was not missed since.
 insert into {schema}.findings as f (id, verdict, consumer, stage, topic, key, partition, "offset", position, evidence, run,

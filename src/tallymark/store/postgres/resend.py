@@ -67,7 +67,14 @@ class Resending:
         self._sql = load("tallymark.store.postgres", "resend.sql", schema)
 
     def resend(
-        self, wanted: Sequence[Wanted], *, who: str, reason: str, any_order: bool, dry_run: bool
+        self,
+        wanted: Sequence[Wanted],
+        *,
+        who: str,
+        reason: str,
+        any_order: bool,
+        dry_run: bool,
+        forgotten: bool = False,
     ) -> Resent:
         """All in one transaction, in the order in which they were written: either all are sent again, or none.
 
@@ -115,6 +122,7 @@ class Resending:
                     at,
                     stand,
                     any_order=any_order,
+                    forgotten=forgotten,
                     missed_by=lacked_by[id_].union(missed[id_][1] if id_ in missed else (), counted_on[id_]),
                 )
                 key = None if status is None or status.key is None else (status.topic, status.key)

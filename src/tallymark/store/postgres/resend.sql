@@ -120,7 +120,8 @@ values (%(who)s, 'tally.resend', %(subject)s, %(reason)s, %(details)s::json)
 -- name: standing
 -- What each consumer of a topic would make of a message that comes again: whether it has it, whether it has applied
 -- it, whether a later one of its key was applied (kept, and neither queued nor dead) or is on its way (queued, or not yet
--- kept, and nobody has missed it), and whether it goes by versions, which pass older ones over, or takes any order.
+-- kept, and nobody has missed it), whether it goes by versions, which pass older ones over, or takes any order, and whether
+-- its inbox has dropped what it kept of that time.
 -- A dead letter is this message where it stands in the same place: another may bear its id, with other contents.
 with wanted as (
     select w.id, w.topic, w.key, w.position, w.n
@@ -147,8 +148,13 @@ select w.n - 1, c.name, exists (select from {schema}.inbox i where i.id = w.id a
                   and l.position > w.position and l.kept and not l.queued and not l.dead),
        coalesce(w.topic = any(c.versioned), false), coalesce(w.topic = any(c.unordered), false),
        exists (select from later l where l.consumer = c.name and l.topic = w.topic and l.key = w.key
-                  and l.position > w.position and (l.more or l.queued or not l.kept and not l.dead and not l.missed))
+                  and l.position > w.position and (l.more or l.queued or not l.kept and not l.dead and not l.missed)),
+       -- Ids that were derived from names say nothing of time, and begin with 16 zero bits.
+       case when w.id < '00010000-0000-0000-0000-000000000000'
+            then exists (select from {schema}.named_pruned p where p.consumer = c.name and p.topic = w.topic)
+            else w.id < {schema}.id_floor(m.kept_from) end
   from wanted w join {schema}.consumers c on w.topic = any(c.topics) and c.retired_at is null
+ cross join {schema}.inbox_identity m
 
 -- name: standing_here
 -- The same of one consumer whose outbox is elsewhere: a later one of its key is known by being kept. What is queued is no

@@ -99,8 +99,8 @@ class Retention:
                 break
             dropped += self._drop(connection, f"outbox_{bound}")
         if bounds := [bound for _, bound, _ in self._partitions(connection, "outbox")]:
-            # One partition below the lowest that is left: a window of the tally may begin there.
-            while self._one(connection, "forget_resends", before=bounds[0] - 2 * size):
+            lowest = min([bounds[0], *detached]) - size
+            while self._one(connection, "forget_resends", lowest=lowest, size=size):
                 pass
         return RetentionReport(made, (*dropped, *self._drop_beside(connection, size, detached)), jumped)
 

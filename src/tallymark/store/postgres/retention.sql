@@ -51,10 +51,12 @@ with old as (
 select count(*) from gone
 
 -- name: forget_resends
--- Who was sent again is asked for as long as one of its rows is there, and by a tally of the lowest windows. Few are sent
--- again, by hand: rows go, a bounded number at a time.
+-- What was sent again is asked for as long as one of its rows is there, and by a tally of the lowest windows, which may
+-- begin below them. Few are sent again, by hand: rows go, a bounded number at a time.
 with old as (
-    select position from {schema}.resends where position < %(before)s order by position limit 10000
+    select position from {schema}.resends
+     where position < %(lowest)s - greatest(%(size)s, (select max(window_end - window_start) from {schema}.certificates))
+     order by position limit 10000
 ), gone as (
     delete from {schema}.resends r using old where r.position = old.position returning 1
 )

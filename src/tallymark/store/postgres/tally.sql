@@ -5,7 +5,8 @@ select to_regclass('{schema}.outbox') is not null, to_regclass('{schema}.inbox')
 -- Who the outbox is, how far its sequence has come, and the lowest position that retention has left.
 select i.outbox_id::text, i.lanes, coalesce(pg_sequence_last_value('{schema}.outbox_position'::regclass), 0),
        (select coalesce(min(substring(pg_get_expr(c.relpartbound, c.oid) from 'FROM \(''(\d+)''\)')::bigint), 0)
-          from pg_inherits h join pg_class c on c.oid = h.inhrelid where h.inhparent = '{schema}.outbox'::regclass),
+          from pg_inherits h join pg_class c on c.oid = h.inhrelid
+         where h.inhparent = '{schema}.outbox'::regclass and not h.inhdetachpending),
        clock_timestamp()
   from {schema}.outbox_identity i
 

@@ -1,0 +1,59 @@
+"""Retention may pass while a run reads, which takes minutes: what it has taken meanwhile is no loss.
+
+Retention says how far it goes before it takes anything (outbox: the partition is detached; inbox: `kept_from`). So
+whoever asks again when all was read knows of everything that may have been missing from that reading.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from tallymark.pipeline.reconcileground import Ground
+from tallymark.pipeline.reconcilemarks import Single
+from tallymark.pipeline.reconcileports import Stations
+from tallymark.tally.history import id_ms
+from tallymark.tally.verdicts import Marks
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """How far retention has come: of the outbox, and of each consumer's inbox."""
+
+    outbox_from: int = 0
+    kept_from_ms: Mapping[str, int] = field(default_factory=dict)
+    # Topics of which an inbox has dropped messages whose ids carry no time.
+    pruned: Mapping[str, frozenset[str]] = field(default_factory=dict)
+
+    def passed_by(self, single: Single) -> Single:
+        """A message with what nobody can know of it any more."""
+        common = single.common
+        if single.position is not None and single.position < self.outbox_from:
+            common = replace(common, forgotten=True)
+        at_consumers = {name: self._at(name, single, marks) for name, marks in single.at_consumers.items()}
+        return replace(single, common=common, at_consumers=at_consumers)
+
+    def _at(self, name: str, single: Single, marks: Marks) -> Marks:
+        made = id_ms(single.id)
+        timeless = made is None and single.topic in self.pruned.get(name, ())
+        if not timeless and (made is None or made >= self.kept_from_ms.get(name, 0)):
+            return marks
+        # Its effect goes with it: seen before and without one, it was taken in between.
+        seen = marks.effects or marks.finished or marks.queued or marks.dead or marks.given_up
+        return replace(marks, kept=marks.kept if seen else 0, forgotten_in_inbox=True)
+
+
+NOTHING = Taken()
+
+
+def taken(sources: Stations, ground: Ground) -> Taken:
+    """As it is now."""
+    views = {
+        (view.database, view.name): view for inbox in sources.inboxes().values() for view in inbox.views()
+    }
+    now = {label: views.get((view.database, view.name), view) for label, view in ground.consumers.items()}
+    return Taken(
+        sources.producer(ground.name).view().outbox_from,
+        {label: view.kept_from_ms for label, view in now.items()},
+        {label: view.pruned for label, view in now.items()},
+    )
