@@ -54,8 +54,10 @@ def work(url: str) -> None:
                 for each, seq in zip(kept, tx.enqueue([Queued(m, 1) for m in kept]), strict=True)
             ]
             tx.advance([Move("transfers", 0, mine.epoch, 0, 3, None, None)])
+        foreign = message(7, id=uuid.UUID(int=7), named="order-7")
         with store.begin() as tx:
-            assert list(tx.keep(kept[:1]).repeated) == [0]
+            again = [kept[0], foreign, foreign._replace(offset=8)]
+            assert list(tx.keep(again).repeated) == [0, 2]
             assert tx.held([1]) == {1}
             assert len(tx.claim(0, ClaimBounds(["transfers"], keys=1, rows=9, max_bytes=1 << 20)).rows) == 3
             tx.finish(rows[:1])

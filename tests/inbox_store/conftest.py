@@ -24,6 +24,7 @@ MakeStore = Callable[..., PostgresInboxStore]
 
 TABLES = (
     "inbox",
+    "named_again",
     "applications",
     "queue",
     "dead_letters",

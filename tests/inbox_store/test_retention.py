@@ -244,6 +244,32 @@ def test_a_replay_never_takes_a_named_message_for_new_that_retention_has_forgott
     assert "cannot know" in dead[0][1]
 
 
+def test_a_foreign_id_is_known_while_the_log_has_any_copy_of_it(
+    old_ledger: str, store: PostgresInboxStore
+) -> None:
+    """Pitfall 16: its producer says the same every day. The first of them goes, and the others can still come again."""
+    first = message(10, id=uuid.UUID(int=17), named="order-17", key=None)
+    copies = [first._replace(offset=30), first._replace(offset=20), first._replace(partition=1, offset=5)]
+    keep(store, first)
+    for each in (*copies, first):
+        keep(store, each)
+    noted = 'select partition, "offset" from tallymark.named_again order by 1'
+    assert query(old_ledger, noted) == [(0, 30), (1, 5)], "read again, the first one is no copy"
+    retention, other = InboxRetention(old_ledger), ("transfers", 1)
+    for starts in ({PLACE: 11}, {PLACE: 30, other: 6}, {PLACE: 31, other: 5}, {PLACE: 31}):
+        assert retention.run(starts, AT_ONCE).pruned == 0, starts
+    passed = {PLACE: 31, other: 6}
+    query(old_ledger, "update tallymark.inbox set kept_at = now() - interval '2 days'")
+    assert retention.run(passed, timedelta(days=1)).pruned == 0, "it was said again since"
+    assert retention.run(passed, AT_ONCE).pruned == 3
+    assert query(old_ledger, noted) == []
+    replay = ReplayStore(old_ledger, "ledger")
+    try:  # from an archive, of a part of the log that nothing is known of any more
+        assert replay.redrive(copies[:1], any_order=True) == Redriven(read=1, quarantined=1)
+    finally:
+        replay.close()
+
+
 def test_dead_letters_that_are_done_with_go_and_others_stay(
     old_ledger: str, store: PostgresInboxStore
 ) -> None:

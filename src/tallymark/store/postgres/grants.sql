@@ -73,6 +73,7 @@ begin
     grant select, insert, update on {schema}.positions, {schema}.consumers, {schema}.dead_letters, {schema}.versions
         to tallymark_consumer;
     grant select on {schema}.inbox_identity, {schema}.named_pruned to tallymark_consumer;
+    grant select, insert, update on {schema}.named_again to tallymark_consumer;
     grant execute on function {schema}.make_inbox_partitions, {schema}.inbox_upto, {schema}.id_floor, {schema}.id_time,
         {schema}.stands_at to tallymark_consumer;
     -- The pipeline, which fills the same tables.
@@ -84,7 +85,7 @@ begin
 
     grant select on {schema}.inbox, {schema}.applications, {schema}.queue, {schema}.instances, {schema}.positions,
         {schema}.consumers, {schema}.dead_letters, {schema}.versions, {schema}.inbox_identity, {schema}.audit,
-        {schema}.runs, {schema}.ingested, {schema}.named_pruned
+        {schema}.runs, {schema}.ingested, {schema}.named_pruned, {schema}.named_again
         to tallymark_reader;
     grant execute on function {schema}.id_floor, {schema}.id_time, {schema}.stands_at to tallymark_reader;
 end $$;

@@ -183,6 +183,22 @@ select w.n, i.key, sha256(i.value)
        select i.key, i.value from {schema}.inbox i
         where i.id = w.id and i.source = w.source and i.consumer = %(consumer)s limit 1) i
 
+-- name: note_again
+-- Copies of what is kept under an id that carries no time, which is not forgotten before the log has dropped all of them.
+-- One that stands where the kept one does is no copy: it was only read again. In one order, as others note the same.
+insert into {schema}.named_again as a (id, source, consumer, topic, partition, "offset")
+select w.id, w.source, %(consumer)s, w.topic, w.partition, max(w.at)
+  from unnest(%(ids)s::uuid[], %(sources)s::text[], %(topics)s::text[], %(partitions)s::integer[], %(offsets)s::bigint[])
+       w(id, source, topic, partition, at)
+ where not exists (
+       select from {schema}.inbox i
+        where i.id = w.id and i.source = w.source and i.consumer = %(consumer)s
+          and i.topic = w.topic and i.partition = w.partition and i."offset" = w.at)
+ group by w.id, w.source, w.topic, w.partition
+ order by w.id, w.source, w.topic, w.partition
+on conflict (id, source, consumer, topic, partition) do update
+   set "offset" = greatest(a."offset", excluded."offset"), seen_at = excluded.seen_at
+
 -- name: raise_version
 insert into {schema}.versions as v (consumer, topic, key, version)
 values (%(consumer)s, %(topic)s, %(key)s, %(version)s)

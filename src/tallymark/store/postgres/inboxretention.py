@@ -28,7 +28,7 @@ log = logging.getLogger("tallymark.retention")
 
 # Rows per statement where rows are pruned: short locks, and short transactions.
 _CHUNK = 5000
-_PRUNED = ("prune_named", "prune_named_applications", "prune_dead_letters")
+_PRUNED = ("prune_named", "prune_named_again", "prune_named_applications", "prune_dead_letters")
 
 
 @dataclass(frozen=True, slots=True)

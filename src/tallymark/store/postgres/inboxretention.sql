@@ -49,8 +49,8 @@ select count(*), count(*) filter (where state = 'dead'),
 update {schema}.inbox_identity set kept_from = greatest(kept_from, {schema}.id_time(%(high)s::uuid)) returning kept_from
 
 -- name: prune_named
--- By rows, and by the same rule: old, passed by the log's start, and finished. With them goes what we know of their part
--- of the log, and that is written down in the same statement.
+-- By rows, and by the same rule: old, passed by the log's start, and finished; so must be every copy that came later. With
+-- them goes what we know of their part of the log, and that is written down in the same statement.
 with gone as (
     delete from {schema}.inbox_named where ctid = any (array(
         select n.ctid from {schema}.inbox_named n
@@ -60,18 +60,42 @@ with gone as (
            and not exists (
                select from {schema}.queue q
                 where q.consumer = n.consumer and q.id = n.id and q.source = n.source)
+           and not exists (
+               select from {schema}.named_again a
+                 left join unnest(%(topics)s::text[], %(partitions)s::integer[], %(starts)s::bigint[])
+                           b(topic, partition, start) on b.topic = a.topic and b.partition = a.partition
+                where a.consumer = n.consumer and a.id = n.id and a.source = n.source
+                  and (a.seen_at < now() - %(keep)s::interval and b.start > a."offset") is not true)
          limit %(limit)s))
-    returning consumer, topic, partition, "offset"
+    returning consumer, id, source, topic, partition, "offset"
+), stood as (
+    select g.consumer, g.topic, g.partition, g."offset" from gone g
+    union all
+    select a.consumer, a.topic, a.partition, a."offset"
+      from gone g join {schema}.named_again a on a.consumer = g.consumer and a.id = g.id and a.source = g.source
 ), noted as (
     -- What was repaired without Kafka stood somewhere in the log, if it was there at all: before its start by now.
     insert into {schema}.named_pruned as p (consumer, topic, partition, next_offset)
     select g.consumer, g.topic, g.partition, max(coalesce(g."offset" + 1, s.start))
-      from gone g
+      from stood g
       left join unnest(%(topics)s::text[], %(partitions)s::integer[], %(starts)s::bigint[]) s(topic, partition, start)
         on s.topic = g.topic and s.partition = g.partition
      where coalesce(g."offset" + 1, s.start) is not null
      group by g.consumer, g.topic, g.partition
     on conflict (consumer, topic, partition) do update set next_offset = greatest(p.next_offset, excluded.next_offset)
+)
+select count(*) from gone
+
+-- name: prune_named_again
+-- Where copies stood goes with what they are copies of.
+with gone as (
+    delete from {schema}.named_again where ctid = any (array(
+        select a.ctid from {schema}.named_again a
+         where not exists (
+               select from {schema}.inbox_named n
+                where n.id = a.id and n.source = a.source and n.consumer = a.consumer)
+         limit %(limit)s))
+    returning 1
 )
 select count(*) from gone
 

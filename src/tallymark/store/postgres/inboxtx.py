@@ -116,6 +116,9 @@ class PostgresInboxTx:
             return Kept((), (), ())
         with self._ours():
             kept = self._keep_sorted(messages) if self._written else self._keep_all(messages)
+            copies = [each for n in kept.repeated if (each := messages[n]).named and each.offset is not None]
+            if copies:
+                self._send("note_again", inbox_columns(copies))
         self._written = True
         fresh = messages if len(kept.new) == len(messages) else [messages[n] for n in kept.new]
         self._kept.update(map(_place, fresh))
