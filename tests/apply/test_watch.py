@@ -24,7 +24,7 @@ def test_a_call_that_takes_too_long_is_seen() -> None:
 def test_a_key_is_slow_after_one_long_call_of_one_message() -> None:
     now = 0.0
     watch = Watch(clock=lambda: now)
-    slow, quick = queued({}), queued({})
+    slow, quick, alone = queued({}, key=b"alice"), queued({}, key=b"bob"), queued({}, key=None)
 
     def handle(*messages: Queued, seconds: float) -> None:
         nonlocal now
@@ -35,5 +35,6 @@ def test_a_key_is_slow_after_one_long_call_of_one_message() -> None:
     handle(quick, seconds=SLOW_S)
     handle(slow, seconds=SLOW_S * 2)
     handle(quick, slow, seconds=SLOW_S * 9)
+    handle(alone, seconds=SLOW_S * 9)
     assert watch.slow_keys() == {slow.key_hash}
     assert watch.slow_keys() == set()

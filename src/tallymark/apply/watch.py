@@ -39,8 +39,10 @@ class Watch:
 
     def ended(self) -> None:
         handling, self._handling = self._handling, None
-        # A list takes as long as it is: that says nothing of its keys.
-        if handling is not None and len(handling.messages) == 1 and self._clock() - handling.since > SLOW_S:
+        # A list takes as long as it is: that says nothing of its keys. Without a key nothing comes behind it.
+        if handling is None or len(handling.messages) > 1 or handling.messages[0].message.key is None:
+            return
+        if self._clock() - handling.since > SLOW_S:
             self._slow.add(handling.messages[0].key_hash)
 
     def slow_keys(self) -> set[int]:

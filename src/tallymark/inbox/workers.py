@@ -11,6 +11,7 @@ import logging
 import random
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -33,7 +34,7 @@ log = logging.getLogger("tallymark.inbox")
 # A worker that finds nothing rests so many times as long as it has looked, up to a few seconds.
 _SHARE = 20
 _LONGEST_S = 5.0
-# So many keys are remembered as slow: where more are, all are, and none stands in another's way.
+# So many keys are remembered as slow, the latest ones: where more are, all are, and none stands in another's way.
 _SLOW_KEYS = 10_000
 
 
@@ -58,8 +59,8 @@ class Noticed:
     suspects: dict[Name, Exception | None] = field(default_factory=dict)
     # How often a message, claimed alone, has cost its transaction: one worker's luck with others is no comfort to it.
     lost: dict[Name, int] = field(default_factory=dict)
-    # Keys whose messages took long: each is claimed with no other.
-    slow: set[int] = field(default_factory=set)
+    # Keys whose messages took long, the latest last: each is claimed with no other.
+    slow: OrderedDict[int, None] = field(default_factory=OrderedDict)
 
 
 class Worker:
@@ -173,7 +174,7 @@ class Worker:
         for queued in (*applied.done, *(each.queued for each in applied.failed)):
             self._suspects.pop(name_of(queued.message), None)
             self._lost.pop(name_of(queued.message), None)
-        alone = {row.key_hash for row in claim.rows} <= self._slow
+        alone = {row.key_hash for row in claim.rows} <= self._slow.keys()
         self._note_slow(claim.rows)
         if not alone:  # one slow key says nothing of how many others fit
             self._adapt(len(applied.done), time.monotonic() - began)
@@ -262,11 +263,17 @@ class Worker:
         return Round(len(self._claimed), len(broken.applied.done), failed, failed)
 
     def _note_slow(self, rows: Sequence[Queued]) -> None:
-        """A slow key stands apart from its first slow message on, and until one claim of it is quick."""
+        """A slow key stands apart from its first slow message on, and until one claim of it is quick.
+
+        Many come once and never again: the oldest are forgotten for later ones. Others change this beside us.
+        """
         slow = self.watch.slow_keys()
-        self._slow.difference_update({row.key_hash for row in rows} - slow)
-        if len(self._slow) + len(slow) <= _SLOW_KEYS:
-            self._slow.update(slow)
+        for key in {row.key_hash for row in rows}:
+            self._slow.pop(key, None)
+        for key in slow:
+            self._slow[key] = None
+        while len(self._slow) > _SLOW_KEYS:
+            self._slow.popitem(last=False)
 
     def _adapt(self, done: int, seconds: float) -> None:
         """Many quick ones at once, few slow ones: a claim should not last much longer than it may."""
