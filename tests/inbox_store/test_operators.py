@@ -360,6 +360,29 @@ def test_what_was_applied_after_it_had_been_set_apart_is_not_applied_again(
     assert [subject for _, _, subject, _ in audits(ledger)] == [str(second.id)]
 
 
+def test_what_was_read_again_after_it_had_been_set_apart_is_discarded_where_it_stands(
+    store: PostgresInboxStore, failed: InboxFailed, ledger: str
+) -> None:
+    """Discarded, and yet in the queue, it would be applied."""
+    ready, retried, done = a_row(0), a_row(1, b"bob"), message(2)
+    with store.begin() as tx:
+        tx.quarantine(
+            [(each, "its time was far from now") for each in (ready.message, retried.message, done)]
+        )
+    (_, queued) = fill(store, ready, retried)
+    fail(store, queued, 60)
+    with store.begin() as tx:
+        tx.keep([done])
+        tx.record([Application(done, ApplicationOutcome.APPLIED, 1)])
+    names = [str(each.id) for each in (ready.message, retried.message, done)]
+    change = failed.discard(ids=names, who="ann", reason="not ours")
+    assert set(change.changed) == set(names[:2])
+    assert "read again since, and applied" in change.refused[names[2]]
+    assert query(ledger, "select count(*) from tallymark.queue") == [(0,)]
+    letters = query(ledger, 'select "offset", state, seq from tallymark.dead_letters order by 1')
+    assert letters == [(0, "discarded", None), (1, "discarded", None), (2, "applied", None)]
+
+
 def test_an_operator_waits_for_the_worker_that_has_the_key(
     make_store: MakeStore, failed: InboxFailed, ledger: str
 ) -> None:

@@ -257,10 +257,26 @@ class InboxFailed(InboxActions):
             return "it is no longer failed: someone was quicker"
         if place["number"] is None:
             connection.execute(self._sql["bury_discarded"], place)
-        if place["seq"] is not None and self._one(connection, "remove", place) is None:
+        if place["seq"] is None:
+            return self._discard_apart(connection, place)
+        if self._one(connection, "remove", place) is None:
             return "it waits for a worker: it was put back, and has not failed again"
         if place["number"] is not None:
             self._mark(connection, DeadState.DISCARDED, {**place, "seq": None})
+        return None
+
+    def _discard_apart(self, connection: Connection, place: dict[str, Any]) -> str | None:
+        """One without a place in the queue; unless it was kept since, and has one now, or was applied."""
+        self._one(connection, "close_gate", place)
+        kept = self._one(connection, "kept", place)
+        if kept is not None and kept[0] and (found := self._one(connection, "read_again", place)) is not None:
+            key_hash, seq = found
+            if seq is None:
+                self._mark(connection, DeadState.APPLIED, place)
+                return READ_AGAIN
+            place["key_hash"] = key_hash
+            connection.execute(self._sql["take_out"], {**place, "seq": seq})
+        self._mark(connection, DeadState.DISCARDED, place)
         return None
 
     def _locked(self, connection: Connection, message: FailedMessage) -> dict[str, Any] | None:

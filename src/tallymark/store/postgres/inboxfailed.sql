@@ -161,6 +161,10 @@ delete from {schema}.queue
  where consumer = %(consumer)s and key_hash = %(key_hash)s and seq = %(seq)s and state in ('dead', 'retrying')
 returning seq
 
+-- name: take_out
+-- Whatever its state: with its key locked no worker has it.
+delete from {schema}.queue where consumer = %(consumer)s and key_hash = %(key_hash)s and seq = %(seq)s
+
 -- name: bury_discarded
 -- What was still being tried has no dead letter yet: one is written, so that what was given up can be shown.
 insert into {schema}.dead_letters (consumer, id, source, named, topic, partition, "offset", position, key, value, headers,
