@@ -124,6 +124,7 @@ def deliver(
         schema=schema,
         consumer=inbox.name,
         lease_s=0.0,
+        written=True,  # by the test, and by what it delivered before
     )
     _make_ahead(borrowed.connection, schema)
     applier = Applier(inbox.handlers)

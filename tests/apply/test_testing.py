@@ -173,6 +173,20 @@ def test_what_the_handler_raises_is_raised_and_undone(tx: psycopg.Connection) ->
     assert tx.execute("select count(*) from effect where what = 'x'").fetchone() == (0,)
 
 
+def test_what_was_delivered_earlier_in_the_test_is_repeated(tx: psycopg.Connection) -> None:
+    inbox = Inbox("tests")
+
+    @inbox.handler("transfers")
+    def apply(message: Message, tx: psycopg.Connection) -> None:
+        tx.execute("insert into ledger_entry values (%s, 1)", [message.value])
+
+    outbox.add(tx, "transfers", "e1")
+    [message] = added(tx)
+    assert deliver(inbox, message, tx, times=1) == ["applied"]
+    assert deliver(inbox, message, tx) == ["repeated", "repeated"]
+    assert tx.execute("select id from ledger_entry").fetchall() == [("e1",)]
+
+
 def test_what_the_message_says(tx: psycopg.Connection) -> None:
     inbox = Inbox("tests")
     seen: list[tuple[Any, ...]] = []

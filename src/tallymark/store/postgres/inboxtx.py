@@ -68,6 +68,7 @@ class PostgresInboxTx:
         consumer: str,
         lease_s: float,
         dead_letter_topic: str | None = None,
+        written: bool = False,
     ) -> None:
         self._connection = connection
         self._hands = hands
@@ -82,7 +83,9 @@ class PostgresInboxTx:
             else DeadCopies(connection, self._sql, consumer=consumer, topic=dead_letter_topic)
         )
         self._queue = Queue(connection, schema=schema, consumer=consumer)
-        self._written = self._handed = False
+        # Whether it holds what must not be lost where it begins again.
+        self._written = written
+        self._handed = False
         self._kept: Counter[Place] = Counter()
 
     @property
