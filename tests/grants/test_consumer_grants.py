@@ -66,7 +66,7 @@ def work(url: str) -> None:
             tx.raise_version("transfers", b"alice", 1)
             tx.quarantine([(message(9), "odd")])
         store.heartbeat("me", 60, {mine.place: mine.epoch})
-        store.kept_from()
+        store.memory()
         store.count_fenced([mine.place])
         store.halt(mine.place, mine.epoch, "look")
         failed, operators = InboxFailed(url), InboxOperators(url)

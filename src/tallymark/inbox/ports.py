@@ -283,6 +283,9 @@ class InboxStore(Protocol):
     def kept_from(self) -> datetime:
         """Ids older than this were dropped together with what was saved of them: nobody can know."""
 
+    def memory(self) -> tuple[datetime, datetime]:
+        """The same, and what time it is, by the one clock that all processes share."""
+
     def positions(self) -> dict[Place, Position]: ...
 
     def found_topic(self, wanted: Sequence[Wanted]) -> None:

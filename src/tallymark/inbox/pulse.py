@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from datetime import UTC, datetime
 
 from tallymark.errors import TallymarkError
 from tallymark.inbox.book import Book
@@ -97,7 +96,7 @@ class Pulse:
                 self._book.set_aside(still)
                 self._store.count_fenced(still)
                 tallies.fenced(len(still))
-        self._screen.look(self._store.kept_from(), datetime.now(UTC))
+        self._screen.look(*self._store.memory())
         self._end_lapsed(since=before)
 
     def _end_lapsed(self, since: float) -> None:

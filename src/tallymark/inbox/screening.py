@@ -28,7 +28,10 @@ class Screen:
         self.look(kept_from, now)
 
     def look(self, kept_from: datetime, now: datetime) -> None:
-        """Time went on: what is kept, and what counts as the future, moved with it."""
+        """Time went on: what is kept, and what counts as the future, moved with it.
+
+        Both by the database's clock: by one that is days behind, all that comes would be from the future.
+        """
         self._lowest = id_floor(kept_from)
         self._highest = id_floor(now + FUTURE_MARGIN)
 

@@ -94,7 +94,7 @@ class Station:
         """Check that schema, consumer and topics are what they should be."""
         config = self._config
         self._control.enlist(self._instance(), config.lease_s)
-        self._screen.look(self._control.kept_from(), datetime.now(UTC))
+        self._screen.look(*self._control.memory())
 
     def run(self, stop: threading.Event) -> None:
         """Read, keep and apply until told to stop."""

@@ -1,5 +1,6 @@
--- name: kept_from
-select kept_from from {schema}.inbox_identity
+-- name: memory
+-- Of ids from when on it knows, and what time it is.
+select kept_from, clock_timestamp() from {schema}.inbox_identity
 
 -- name: make_ahead
 -- Partitions stand ready well before a message needs them; widths, not days, so that a narrow cut is not made thousands.

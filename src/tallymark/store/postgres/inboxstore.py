@@ -126,8 +126,11 @@ class PostgresInboxStore:
         self._db.rows("leave", self._named(owner=owner))
 
     def kept_from(self) -> datetime:
-        moment: datetime = self._db.row("kept_from")[0]
-        return moment
+        return self.memory()[0]
+
+    def memory(self) -> tuple[datetime, datetime]:
+        kept_from, now = self._db.row("memory")
+        return kept_from, now
 
     def positions(self) -> dict[Place, Position]:
         found = (_position(row) for row in self._db.rows("positions", self._named()))
