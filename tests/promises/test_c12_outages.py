@@ -21,6 +21,8 @@ MESSAGES = 600
 # A handler that takes its time, so that what happens in between happens in mid-stream.
 AT_WORK: dict[str, Any] = {"takes": 0.005, "batch_messages": 10, "workers": 2}
 SESSION_S = 12
+# A loop that waited for the database would not poll for longer than this, and be put out of the group.
+PATIENCE = {f"TALLYMARK_INBOX__{name}": f"{SESSION_S}s" for name in ("MAX_POLL_INTERVAL", "SESSION_TIMEOUT")}
 
 
 def test_a_database_that_stands_still_costs_no_membership(
@@ -28,11 +30,7 @@ def test_a_database_that_stands_still_costs_no_membership(
 ) -> None:
     ground = inbox_ground
     ground.send(MESSAGES)
-    # A loop that waited for the database would not poll for longer than this, and be put out of the group.
-    patience = {
-        f"TALLYMARK_INBOX__{name}": f"{SESSION_S}s" for name in ("MAX_POLL_INTERVAL", "SESSION_TIMEOUT")
-    }
-    with ground.inbox(settings=patience, **AT_WORK) as child:
+    with ground.inbox(settings=PATIENCE, **AT_WORK) as child:
         ground.wait_applied(30, child)
         members, epochs = members_of(admin, ground), epochs_of(ground)
         assert len(members) == 1
@@ -50,6 +48,40 @@ def test_a_database_that_stands_still_costs_no_membership(
         assert members_of(admin, ground) == members
         assert epochs_of(ground) == epochs, "its partitions were given away, or taken anew"
         finish(ground, child)
+
+
+def test_a_partition_that_waits_costs_no_membership_either(
+    inbox_ground: Ground, cluster: LocalCluster, admin: AdminClient
+) -> None:
+    """One that is halted is asked about by the loop that polls: waiting for an answer, it would hear no SIGTERM."""
+    ground = inbox_ground
+    ground.send(MESSAGES)
+    halted = "as if its log had a gap"
+    with ground.inbox(settings=PATIENCE, **AT_WORK) as child:
+        ground.wait_applied(30, child)
+        ground.query(
+            "update tallymark.positions set halted = %s, epoch = epoch + 1 where partition = 0 returning 1",
+            halted,
+        )
+        wait_for(lambda: halted in child.output, what="the partition waits")
+        members = members_of(admin, ground)
+        cluster.postgres.pause()
+        try:
+            still_until = time.monotonic() + SESSION_S + 3
+            wait_for(
+                lambda: time.monotonic() > still_until or members_of(admin, ground) != members,
+                what="longer than a session",
+            )
+            assert members_of(admin, ground) == members
+            child.terminate()
+            assert child.wait(30) == 0, child.output
+        finally:
+            cluster.postgres.resume()
+        assert "Traceback" not in child.output
+    ground.query("update tallymark.positions set halted = null returning 1")
+    ground.apply_all(MESSAGES)
+    found = ground.compare()
+    assert found.is_clean, found
 
 
 @pytest.mark.parametrize("mode", ["inline", pytest.param("deferred", marks=pytest.mark.full)])

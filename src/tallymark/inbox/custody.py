@@ -26,7 +26,10 @@ _PAST_END_S = 10.0
 
 
 class Custody:
-    """Which partitions are ours. Called in the thread that polls, also from within Kafka's callbacks."""
+    """Which partitions are ours. Called in the thread that polls, also from within Kafka's callbacks.
+
+    So `store` must answer within seconds, or raise: Kafka and whoever stops us wait for that thread.
+    """
 
     def __init__(
         self, store: InboxStore, kafka: Log, book: Book, handover: Handover, config: InboxConfig

@@ -40,6 +40,7 @@ def inbox_stores(
             alias=using,
             application=f"{application_of(owner)}, {consumer} {name}"[:63],
             dead_letter_topic=dead_letter_topic,
+            prompt=name == "control",  # the thread that polls uses it, and Kafka waits for that thread
         )
 
     return opened

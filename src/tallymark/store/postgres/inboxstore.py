@@ -6,7 +6,7 @@ Each method but `begin` is one statement and one commit. `begin` has a session o
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
@@ -17,10 +17,11 @@ import psycopg
 from tallymark.errors import AccessDenied, UsageError
 from tallymark.inbox.ports import InboxTx, Instance, Place, Position, Standing, Wanted
 from tallymark.lifecycle import OwnerKind, Role
-from tallymark.store.postgres.connection import connect, explain
+from tallymark.store.postgres.connection import Connection, connect, explain
 from tallymark.store.postgres.handed import IDLE_LIMIT_S, Hands, PsycopgHands
 from tallymark.store.postgres.inboxtx import PostgresInboxTx
 from tallymark.store.postgres.migrations import INBOX_AHEAD, require_schema
+from tallymark.store.postgres.prompt import connect_promptly
 from tallymark.store.postgres.session import Session
 from tallymark.store.queries import load
 
@@ -36,7 +37,8 @@ class PostgresInboxStore:
     """One consumer's tables. One per thread; `abort_other` alone may be called from elsewhere.
 
     `tx` is what handlers get: "psycopg", "sqlalchemy" or "django" (then `alias` names Django's database). `prepared`
-    must be off behind a pooler in transaction mode that does not carry prepared statements.
+    must be off behind a pooler in transaction mode that does not carry prepared statements. `prompt` is for a thread that
+    must not wait for a database that stands still: all but enlisting and transactions raises after seconds.
     """
 
     def __init__(
@@ -48,6 +50,7 @@ class PostgresInboxStore:
         tx: str = "psycopg",
         alias: str = "default",
         prepared: bool = True,
+        prompt: bool = False,
         idle_limit_s: float = IDLE_LIMIT_S,
         application: str = "tallymark inbox",
         dead_letter_topic: str | None = None,
@@ -56,7 +59,15 @@ class PostgresInboxStore:
         self._consumer = consumer
         self._schema = schema
         self._application = application
-        self._db = Session(url, schema=schema, file="inbox.sql", application=application, role=Role.CONSUMER)
+        self._connect: Callable[..., Connection] = connect_promptly if prompt else connect
+        self._db = Session(
+            url,
+            schema=schema,
+            file="inbox.sql",
+            application=application,
+            role=Role.CONSUMER,
+            connect=self._connect,
+        )
         self._hands: Hands
         if tx == "django":
             from tallymark.store.postgres.handeddjango import DjangoHands
@@ -142,7 +153,7 @@ class PostgresInboxStore:
         if not new:
             return
         queries = load("tallymark.store.postgres", "inbox.sql", self._schema)
-        with connect(self._url, application=self._application, autocommit=False) as connection:
+        with self._connect(self._url, application=self._application, autocommit=False) as connection:
             try:
                 for topic in new:
                     connection.execute(queries["lock_topic"], self._named(topic=topic))

@@ -6,7 +6,7 @@ statement opens a new connection. Nothing is retried here; whoever asked knows w
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import psycopg
@@ -21,8 +21,18 @@ from tallymark.store.queries import load
 class Session:
     """Runs the named queries of one .sql file, each as a transaction of its own."""
 
-    def __init__(self, url: str, *, schema: str, file: str, application: str, role: Role) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        schema: str,
+        file: str,
+        application: str,
+        role: Role,
+        connect: Callable[..., Connection] = connect,
+    ) -> None:
         self._url = url
+        self._connect = connect
         self._schema = schema
         self._application = application
         self._role = role
@@ -81,7 +91,7 @@ class Session:
 
     def _open(self) -> Connection:
         if self._connection is None or self._connection.closed:
-            connection = connect(self._url, application=self._application)
+            connection = self._connect(self._url, application=self._application)
             try:
                 require_schema(connection, self._schema, self._role)
             except psycopg.Error as error:
