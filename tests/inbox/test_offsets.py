@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 import confluent_kafka
@@ -15,7 +16,9 @@ from tallymark.broker.kafka import AdminClient, Consumer, KafkaError, Message, P
 from tallymark.broker.look import Look
 from tallymark.broker.offsets import bounds, partitions, topic_ids
 from tallymark.cli.inboxupkeep import log_starts
-from tallymark.inbox.ports import Instance, Place, Wanted
+from tallymark.inbox.identity import named_id
+from tallymark.inbox.ports import Instance, Place, Received, Wanted
+from tallymark.inbox.screening import Screen
 from tallymark.local.cluster import LocalCluster
 from tallymark.store.postgres.inboxoperators import InboxOperators
 from tallymark.store.postgres.inboxretention import InboxRetention
@@ -26,7 +29,7 @@ from tests.leaders import leader_of
 from tests.waiting import wait_for
 
 
-def send_with_header(servers: str, topic: str, name: bytes) -> None:
+def send_with_header(servers: str, topic: str, name: bytes, value: bytes = b"v") -> None:
     """By the library beneath the client, which takes any bytes for a name; the client itself takes text."""
     (path,) = Path(confluent_kafka.__file__).parent.with_suffix(".libs").glob("librdkafka*")
     library = ctypes.CDLL(str(path))
@@ -35,10 +38,10 @@ def send_with_header(servers: str, topic: str, name: bytes) -> None:
     settings = ctypes.c_void_p(library.rd_kafka_conf_new())
     library.rd_kafka_conf_set(settings, b"bootstrap.servers", servers.encode(), said, 500)
     producer = ctypes.c_void_p(library.rd_kafka_new(0, settings, said, 500))
-    one = ctypes.c_size_t(1)
+    one, size = ctypes.c_size_t(1), ctypes.c_size_t(len(value))
     # Topic, value, a flag that copies it, a header; 0 ends the list.
     library.rd_kafka_producev(
-        *(producer, 1, ctypes.c_char_p(topic.encode()), 4, ctypes.c_char_p(b"v"), one, 7, 2),
+        *(producer, 1, ctypes.c_char_p(topic.encode()), 4, ctypes.c_char_p(value), size, 7, 2),
         *(9, ctypes.c_char_p(name), ctypes.c_char_p(b"x"), one, 0),
     )
     assert library.rd_kafka_flush(producer, 30_000) == 0
@@ -165,7 +168,7 @@ def test_a_consumer_that_was_retired_holds_nothing_back(inbox_ground: Ground, ad
     assert log_starts(admin, *InboxRetention(ground.url).read()) == here
 
 
-def test_headers_that_cannot_be_read_stop_there_and_not_the_process(
+def test_headers_that_cannot_be_read_stop_neither_process_nor_partition(
     cluster: LocalCluster, make_topic: MakeTopic
 ) -> None:
     """C9: a name that is not UTF-8 made the client raise, or ended every process that came to it.
@@ -180,22 +183,29 @@ def test_headers_that_cannot_be_read_stop_there_and_not_the_process(
     for name in (b"good", b"\xff\xfe", b"good"):
         send_with_header(cluster.bootstrap_servers, topic, name)
     log = KafkaLog({"bootstrap.servers": cluster.bootstrap_servers}, group=f"group-{topic}")
-    seen: list[int | None] = []
+    seen: list[Received] = []
     unreadable: dict[Place, tuple[int, str]] = {}
 
     def look() -> bool:
         polled = log.poll(100, 0.2)
-        seen.extend(each.offset for each in polled.messages)
+        seen.extend(polled.messages)
         unreadable.update(polled.unreadable)
-        return len(seen) == 302
+        return len(seen) == 303
 
     try:
         log.assign([(topic, 0)], Beginning())
-        wait_for(look, what="what can be read is read")
+        wait_for(look, what="all is read")
     finally:
         log.close()
-    assert seen == [*range(301), 302]
-    assert unreadable[topic, 0][0] == 301
+    assert [each.offset for each in seen] == [*range(303)]
+    assert unreadable == {}
+    now = datetime.now(UTC)
+    good, odd = Screen(lambda _topic: False, now, now).sort(seen)
+    assert [each.offset for each in good] == [*range(301), 302]
+    ((apart, reason),) = odd
+    assert (apart.offset, apart.value, apart.headers) == (301, b"v", "{}")
+    assert apart.id == named_id(str(apart.named).encode()), "as one is known that brings no id"
+    assert "not UTF-8" in reason
 
 
 def test_a_log_that_was_cut_back_is_looked_into(topic: str) -> None:

@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 from tallymark.message import new_id
+from tallymark.store.postgres.inboxfailed import InboxFailed
 from tests.conftest import MakeTopic
 from tests.inbox.ground import Ground, headers
+from tests.inbox.test_offsets import send_with_header
 from tests.waiting import wait_for
 
 # What the odd message does, the attempts after which it is dead, and what its dead letter says.
@@ -96,6 +98,24 @@ def test_a_value_that_does_not_fit_its_model(inbox_ground: Ground, make_topic: M
     ((id_, reason, attempts),) = ground.query("select id::text, reason, attempts from tallymark.dead_letters")
     assert (id_, attempts) == (ids[1], 1)
     assert "Transfer" in reason
+
+
+def test_a_message_whose_headers_cannot_be_read_is_applied_on_an_operators_word(inbox_ground: Ground) -> None:
+    """The partition goes on behind it; it has a value, and its dead letter says what it lacks."""
+    ground = inbox_ground
+    made = json.dumps(value(ground, "account-1")).encode()
+    send_with_header(ground.servers, ground.topic, b"\xff\xfe", value=made)
+    ground.send(40)
+    with ground.inbox() as child:
+        ground.wait_applied(40, child)
+        wait_for(lambda: dead(ground) == 1, what="it is set apart")
+        ((id_, reason),) = ground.query("select named, reason from tallymark.dead_letters")
+        assert "a name among them is not UTF-8" in reason
+        assert InboxFailed(ground.url).retry(ids=[id_], who="ann").changed == [id_]
+        ground.wait_applied(41, child)
+        child.terminate()
+        assert child.wait() == 0, child.output
+    assert ground.value("select count(*) from tallymark.positions where halted is not null") == 0
 
 
 def test_where_any_order_will_do_nothing_waits(inbox_ground: Ground) -> None:

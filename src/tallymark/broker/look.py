@@ -12,7 +12,7 @@ from typing import Any
 
 from tallymark.broker import faults
 from tallymark.broker.kafka import KafkaError, Message
-from tallymark.inbox.identity import received
+from tallymark.inbox.identity import received, without_headers
 from tallymark.inbox.logport import Polled
 from tallymark.inbox.ports import Place, Received
 
@@ -52,15 +52,20 @@ class Look:
     def add(self, found: Sequence[Message]) -> None:
         """Records in the order of the log, and what the client says among them."""
         headers, unread = _headers_of(found)
+        bare: list[int] = []
         if unread or any(map(Message.error, found)):
             good = [n for n, record in enumerate(found) if self._is_message(record, unread.get(n))]
             found, headers = [found[n] for n in good], [headers[n] for n in good]
+            before = len(self._messages)
+            bare = [before + at for at, n in enumerate(good) if n in unread]
         topics, partitions = list(map(_topic, found)), list(map(_partition, found))
         offsets = list(map(_offset, found))
         keys, values = list(map(_key, found)), list(map(_value, found))
         stamps = [stamp for _, stamp in map(_timestamp, found)]
         self._bytes += sum(map(len, filter(None, keys))) + sum(map(len, filter(None, values)))
         self._messages += map(received, topics, partitions, offsets, keys, values, headers, stamps)
+        for n in ():
+            self._messages[n] = without_headers(self._messages[n])
         last = dict(zip(zip(topics, partitions, strict=True), found, strict=True))
         self._last |= {place: (_offset(each) + 1, each.leader_epoch()) for place, each in last.items()}
 
@@ -88,7 +93,7 @@ class Look:
         if error is not None:
             self._said(record, error)
             return False
-        if unread is not None:
+        if unread is not None and not _is_of_a_name(unread):
             at = record.offset()
             said = f"what stands at offset {at} cannot be read: its headers: {unread}"
             self._unreadable.setdefault((record.topic(), record.partition()), (at, said))
@@ -128,3 +133,10 @@ def _headers_of(found: Sequence[Message]) -> tuple[list[Any], dict[int, Exceptio
             unread[len(headers)] = told
             headers.append(None)
     return headers, unread
+
+
+def _is_of_a_name(met: BaseException | None) -> bool:
+    """Whether it is for a header's name that is not UTF-8: all else of such a record can be read, and counts."""
+    while met is not None and not isinstance(met, UnicodeDecodeError):
+        met = met.__cause__ or met.__context__
+    return met is not None

@@ -45,6 +45,8 @@ _TOO_LONG = 19
 # More headers than these are not what all messages of a producer share, and not worth remembering.
 _MANY = 20
 _OWN = frozenset({CE_ID, CE_SOURCE, TM_POSITION})
+# As no UUIDv7 is, whatever time it claims: its version would be 15.
+_NO_HEADERS = (0xFFFF << _NAMED_BITS) | (0xF << 76)
 # An id that claims to be from further ahead than this was made by a clock that is wrong.
 FUTURE_MARGIN = timedelta(days=1)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -180,6 +182,16 @@ def named_id(name: bytes) -> uuid.UUID:
 def is_named(id: uuid.UUID) -> bool:
     """Whether this id was derived from a name: it then says nothing of time."""
     return not id.int >> _NAMED_BITS
+
+
+def without_headers(message: Received) -> Received:
+    """One whose headers nobody can read, and so not its id either: marked, until it is set apart."""
+    return message._replace(id=uuid.UUID(int=message.id.int | _NO_HEADERS))
+
+
+def lacks_headers(id: uuid.UUID) -> bool:
+    """Whether it bears that mark."""
+    return id.int & _NO_HEADERS == _NO_HEADERS
 
 
 def id_floor(moment: datetime) -> int:

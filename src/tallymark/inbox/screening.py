@@ -2,7 +2,7 @@
 
 Saved ids are dropped with the log's own messages. An id older than the oldest kept cannot be known: it may have been
 applied before. One from the future was made by a wrong clock, and would be dropped at a wrong time. Both become dead
-letters, with the reason, and change nothing.
+letters, with the reason, and change nothing. So does one whose id stands among headers that cannot be read.
 """
 
 from __future__ import annotations
@@ -11,10 +11,14 @@ import uuid
 from collections.abc import Callable, Sequence
 from datetime import datetime
 
-from tallymark.inbox.identity import FUTURE_MARGIN, id_floor, is_named, named_id
+from tallymark.inbox.identity import FUTURE_MARGIN, id_floor, is_named, lacks_headers, named_id
 from tallymark.inbox.ports import Received
 
 AHEAD = "its id claims to be from the future: the producer's clock is wrong"
+NO_HEADERS = (
+    "its headers cannot be read, for a name among them is not UTF-8: nobody knows its id, and a retry applies it "
+    "without them"
+)
 TOO_OLD = "cannot know: its id is older than the saved ids, it may have been applied before"
 
 
@@ -44,6 +48,8 @@ class Screen:
         """Why saved ids cannot say whether this one was there before, or None."""
         if is_named(id) or self._lowest <= id.int < self._highest:
             return None
+        if lacks_headers(id):
+            return NO_HEADERS
         return TOO_OLD if id.int < self._lowest else AHEAD
 
     def sort(self, messages: Sequence[Received]) -> tuple[Sequence[Received], list[tuple[Received, str]]]:
@@ -56,6 +62,8 @@ class Screen:
             doubt = self.doubt(each.id)
             if doubt is None:
                 good.append(each)
+            elif doubt is NO_HEADERS:  # known by where it stands, like any other that brings no id
+                odd.append((each._replace(id=named_id((each.named or "").encode())), doubt))
             elif doubt is AHEAD or self._needs_saved_id(each.topic):
                 odd.append((each, doubt))
             else:
