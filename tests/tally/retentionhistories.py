@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tallymark.tally.records import Copy, History, Horizon, Row
+from tallymark.tally.records import Copy, History, Horizon, Kept, Row
 from tests.tally.cases import (
     APPLIED,
     COPY,
@@ -133,5 +133,46 @@ CASES: tuple[Case, ...] = (
         "the log has lost it, an inbox has it, and it is to be sent again",
         History([ROW, Row("m1", 90, "d1", covered=False)], [], [], [KEPT], [DONE]),
         (V.PENDING, S.RELAY),
+    ),
+    Case(
+        "sent again, and the outbox has dropped its first row",
+        History(
+            [Row("m1", 90, "d1")],
+            [],
+            [COPY, Copy("m1", 90, "d1", 60)],
+            [Kept("ledger", "m1", "d1", 60)],
+            [DONE],
+        ),
+        DELIVERED,
+        horizon=Horizon({"ledger": LEDGER}, outbox_from=11),
+    ),
+    Case(
+        "… and it stands there twice since",
+        History(
+            [Row("m1", 90, "d1")],
+            [],
+            [COPY, Copy("m1", 90, "d1", 60), Copy("m1", 90, "d1", 61)],
+            [Kept("ledger", "m1", "d1", 60)],
+            [DONE],
+        ),
+        (V.DOUBLED_IN_LOG, S.LOG),
+        horizon=Horizon({"ledger": LEDGER}, outbox_from=11),
+    ),
+    Case(
+        "one id in two topics, of which the consumer reads one, and lacks it",
+        History([ROW, Row("m1", 11, "d1", topic="u")], [], [COPY, Copy("m1", 11, "d1", 500, topic="u")]),
+        DELIVERED,
+        (V.LOST_IN_INBOX, S.INBOX),
+    ),
+    Case(
+        "… and has it",
+        History(
+            [ROW, Row("m1", 11, "d1", topic="u")],
+            [],
+            [COPY, Copy("m1", 11, "d1", 500, topic="u")],
+            [KEPT],
+            [DONE],
+        ),
+        DELIVERED,
     ),
 )

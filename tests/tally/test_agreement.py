@@ -128,7 +128,7 @@ def apart(at: int, case: Case) -> tuple[History, Horizon, str]:
     def moved(record: Any) -> Any:
         changes: dict[str, Any] = {"id": renamed(record.id)}
         if hasattr(record, "topic"):
-            changes["topic"] = topic
+            changes["topic"] = topic if record.topic == "t" else f"{record.topic}{at}"
         return dataclasses.replace(record, **changes)
 
     history = History(

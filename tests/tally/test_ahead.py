@@ -149,3 +149,11 @@ def test_what_retention_took_while_all_was_read_is_no_loss() -> None:
     assert inbox_verdict(before, unapplied) is Verdict.UNAPPLIED
     assert inbox_verdict(behind, unapplied) is Verdict.CANNOT_KNOW
     assert inbox_verdict(behind, replace(unapplied, effects=2, finished=2)) is Verdict.APPLIED_TWICE
+
+
+def test_what_has_an_id_without_a_time_is_known_for_as_long_as_the_log_has_it() -> None:
+    lost = replace(sent(Marks(), Marks(copies=1, owed=True, passed=True)), id="order-17")
+    pruned = Taken(pruned={"ledger": frozenset({"t"})})
+    assert into_consumer(pruned.passed_by(lost).at_consumers["ledger"])[0] is Verdict.LOST_IN_INBOX
+    expired = replace(lost, at_consumers={"ledger": Marks(gone="expired", owed=True, passed=True)})
+    assert into_consumer(pruned.passed_by(expired).at_consumers["ledger"])[0] is Verdict.CANNOT_KNOW

@@ -15,6 +15,7 @@ from tallymark.pipeline.reconcilecells import Cells, LogCell, Resent
 from tallymark.pipeline.reconcilecertify import examined, open_for, reopened, stated
 from tallymark.pipeline.reconcileeffects import place_resent
 from tallymark.pipeline.reconcileground import Ground
+from tallymark.pipeline.reconcilelater import Taken
 from tallymark.pipeline.reconcileverify import Verification, data
 from tallymark.store.postgres.findings import Findings
 from tallymark.store.postgres.migrations import migrate
@@ -292,6 +293,8 @@ def test_copies_are_held_to_no_certificate_of_what_they_do_not_reach() -> None:
     assert judged(0) == (1, 0, False)
     assert judged(0.1, behind) == (0, 1, False)
     assert judged(0.1, upto=9) == (0, 1, False)
+    # As old as the oldest copy, whatever the outbox's own says.
+    assert judged(-0.1, view=replace(ground().view, at=NOW + timedelta(hours=1))) == (0, 1, False)
     # Live stations are held to all of it.
     assert judged(0, behind, copied_at=None) == (1, 0, False)
 
@@ -304,6 +307,21 @@ def test_a_window_of_which_the_outbox_has_dropped_the_beginning_is_past() -> Non
     assert not verified(ledger(), given, today).holds
     done = verified(ledger(), given, today, view=replace(ground().view, outbox_from=5))
     assert (done.holds, done.past, done.recomputed) == (True, 1, 0)
+
+
+def test_what_retention_has_taken_while_all_was_read_is_held_against_nobody() -> None:
+    given = certificate(cells(kept=digest(*range(10)), places={P0: (0, 9)}))
+    today = cells(kept=digest(*range(10)), places={P0: (0, 9)})
+    today.outbox[0]["t"] = digest()
+    where = ground()
+    found = Verification()
+    data([given], where, today, found)
+    assert not found.holds
+    Taken(outbox_from=5).shorten(where)
+    data([given], where, today, found := Verification())
+    assert (found.holds, found.past) == (True, 1)
+    Taken(kept_from_ms={"ledger": 2**47}).shorten(where)
+    assert where.consumers["ledger"].kept_from_ms == 2**47
 
 
 def test_a_run_that_looked_later_is_heard_before_a_window_is_certified(chain: Findings) -> None:

@@ -78,9 +78,16 @@ def test_number_and_origin_go_before_the_headers_as_they_are() -> None:
 
 
 def test_an_inbox_that_no_longer_remembers_it_would_hold_its_key_for_a_dead_letter() -> None:
+    timed = replace(LOST, id="019a3d5e-1c00-7000-8000-000000000001")
     forgetful = replace(LACKS_IT, consumer="mailer", forgets=True)
-    said = refusal(LOST, MessageState.SENT, None, [LACKS_IT, forgetful], any_order=True)
+    said = refusal(timed, MessageState.SENT, None, [LACKS_IT, forgetful], any_order=True)
     assert "mailer no longer remembers that time" in (said or "")
-    assert refusal(LOST, MessageState.SENT, None, [forgetful], any_order=False, forgotten=True) is None
+    assert refusal(timed, MessageState.SENT, None, [forgetful], any_order=False, forgotten=True) is None
     has_it = replace(HAS_IT, forgets=True)
-    assert refusal(LOST, MessageState.SENT, None, [LACKS_IT, has_it], any_order=False) is None
+    assert refusal(timed, MessageState.SENT, None, [LACKS_IT, has_it], any_order=False) is None
+
+
+def test_what_has_an_id_without_a_time_would_be_applied_again_and_nobody_can_answer_for_that() -> None:
+    forgetful = replace(LACKS_IT, forgets=True)
+    said = refusal(LOST, MessageState.SENT, None, [forgetful], any_order=True, forgotten=True)
+    assert "would be applied twice" in (said or "")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,7 +20,7 @@ from tests.inbox.ground import ends
 from tests.leaders import wait_for_markers
 from tests.promises.test_p6_sabotage import produce
 from tests.tally.ground import Journey, named
-from tests.tally.test_snapshots import live, tallied
+from tests.tally.test_snapshots import CONFIG, live, tallied
 from tests.waiting import wait_for
 
 
@@ -247,3 +247,32 @@ def test_what_was_to_be_sent_later_and_no_relay_has_moved_is_late(spark: Any, jo
     journey.receive()
     assert not tallied(spark, live(journey), keep=True).as_json()["findings"]
     assert not Findings(journey.bank.url).listed()
+
+
+def test_what_retention_takes_while_a_run_reads_is_no_loss(spark: Any, journey: Journey) -> None:
+    """Of a window that differs, so that single messages are looked at; and of a certified one."""
+    ids = journey.add([f"key-{n % 20}" for n in range(500)])
+    journey.send()
+    journey.receive()
+    assert tallied(spark, live(journey), keep=True).certified == 2
+    journey.on_bank("update tallymark.outbox set key = 'x' where id = %s", ids[450])
+
+    def passing(moment: str, row: str) -> Callable[[str], None]:
+        """Inbox retention as it comes by: it says how far it goes, then it takes."""
+
+        def at(said: str) -> None:
+            if moment in said:
+                journey.on_ledger("update tallymark.inbox_identity set kept_from = clock_timestamp()")
+                journey.on_ledger("delete from tallymark.inbox where id = %s", row)
+
+        return at
+
+    run = Tally(spark, live(journey), CONFIG, progress=passing("single messages", ids[460])).run()
+    assert named(run.as_json()["findings"]) == {(ids[450], "", "altered", "log")}
+    journey.on_ledger(
+        "update tallymark.inbox_identity set kept_from = timestamptz 'epoch' + interval '4294967.296 s'"
+    )
+    config = TallyConfig(everything=True, keep=False)
+    looking = Tally(spark, live(journey), config, progress=passing("digests", ids[250]))
+    data(Findings(journey.bank.url).chain(), *looking.digests("bank"), found := Verification())
+    assert (found.wrong, found.past) == ([], 2)

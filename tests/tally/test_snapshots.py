@@ -116,7 +116,7 @@ def test_snapshots_and_the_archive_say_what_the_live_system_says(
     assert then == now
     assert named(pq.read_table(files.path(journey.bank.outbox_id)).to_pylist()) == expected
     # Where its database is named, what was found is kept beside the outbox too.
-    stored = ["--snapshot", str(bank), "--snapshot", str(ledger), "--archive", str(archive.folder)]
+    stored = ["--snapshot", f"b={bank}", "--snapshot", str(ledger), "--archive", str(archive.folder)]
     code, _ = journey.tallymark("tally", "run", *stored, "--database", journey.bank.url, "--window", "200")
     assert (code, named(each.finding.as_json() for each in Findings(journey.bank.url).listed())) == (
         1,

@@ -125,6 +125,17 @@ def test_a_consumer_that_has_passed_it_and_lacks_it_has_lost_it() -> None:
     assert verdict(replace(lacking, outboxes_asked=1, passed=[LEDGER])) is Verdict.LOST_IN_INBOX
 
 
+def test_what_stands_before_a_consumers_beginning_is_not_owed_to_it() -> None:
+    readers = [("ledger", "audit"), LEDGER]
+    known = Records([SENT], [KEPT], [DONE], consumers=readers, unowed=[("ledger", "audit")], outboxes_asked=1)
+    assert verdict(known, after=61) is Verdict.DELIVERED
+    assert ("inbox", "not owed: it began behind it", "audit") in waiting(known)
+    assert verdict(replace(known, unowed=[]), after=61) is Verdict.LATE
+    # Sent again, it stands behind that beginning, too.
+    again = replace(SENT, position=SENT.position + 1)
+    assert verdict(replace(known, written=[SENT, again]), after=61) is Verdict.LATE
+
+
 def test_what_a_consumer_no_longer_remembers_is_neither_lost_nor_late() -> None:
     dropped = Records([SENT], consumers=[LEDGER], forgotten=[LEDGER], outboxes_asked=1)
     assert verdict(dropped, after=61) is Verdict.CANNOT_KNOW

@@ -11,7 +11,10 @@ from confluent_kafka import TopicPartition
 
 from tallymark.broker.kafka import AdminClient
 from tallymark.broker.reach import admin_client
+from tallymark.pipeline.reconcilefiles import FindingFiles
+from tallymark.pipeline.reconcilesnapshot import SnapshotSources
 from tallymark.pipeline.reconcilesources import Sources
+from tallymark.store.postgres.findings import Findings
 from tallymark.store.postgres.inboxoperators import InboxOperators
 from tests.deleting import deleted
 from tests.inbox.conftest import MakeInboxGround
@@ -115,3 +118,24 @@ def test_whoever_has_copies_alone_recomputes_certificates_from_them(
 
 def database_of(folder: Path) -> str:
     return str(json.loads((folder / "manifest.json").read_text())["database"])
+
+
+def test_copies_that_were_made_before_a_loss_close_nothing_and_certify_nothing_of_it(
+    spark: Any, journey: Journey, archive: ArchiveGround, tmp_path: Path
+) -> None:
+    """They are as old as the oldest of them, and a run that looked later has the last word."""
+    journey.add([f"key-{n % 20}" for n in range(500)])
+    journey.send()
+    journey.receive()
+    ledger = taken(spark, journey.ledger.url, tmp_path / "ledger")
+    ((lost,),) = journey.on_ledger("delete from tallymark.inbox where position = 250 returning id::text")
+    files = FindingFiles(tmp_path / "findings")
+    assert tallied(spark, live(journey), keep=True, files=files, everything=True).certified == 1
+    archive.archive(spark)
+    bank = taken(spark, journey.bank.url, tmp_path / "bank")
+    kept = Findings(journey.bank.url)
+    copies = SnapshotSources([bank, ledger], archive.folder, findings={journey.bank.outbox_id: kept})
+    report = tallied(spark, copies, keep=True, files=files, everything=True)
+    assert (report.found, report.certified) == (0, 0)
+    assert [each.finding.id for each in kept.listed()] == [lost]
+    assert [(each.finding.id, each.over_at) for each in files.kept(journey.bank.outbox_id)] == [(lost, None)]

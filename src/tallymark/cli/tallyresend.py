@@ -43,7 +43,8 @@ def resend(
         bool,
         typer.Option(
             "--forgotten",
-            help="Also where an inbox no longer remembers that time: there it becomes a dead letter.",
+            help="Also where an inbox no longer remembers that time: there it becomes a dead letter. "
+            "Not what has an id without a time, which would be applied.",
         ),
     ] = False,
     reason: Annotated[str, typer.Option("--reason", help="Why; kept in the audit.")] = "",

@@ -71,7 +71,9 @@ class Tally:
         with explained():
             ground = look(self._sources, name, self._config)
             choose_range(ground, self._sources, self._config)
-            return ground, self._first_look.cells(ground)
+            cells = self._first_look.cells(ground)
+            taken(self._sources, ground).shorten(ground)
+            return ground, cells
 
     def _outbox(self, name: str, report: TallyReport) -> None:
         findings = self._sources.findings(name)
@@ -118,7 +120,8 @@ class Tally:
         bad: set[int] = set()
         found = self._spoiling(ground, self._found(ground, cells, reading, report), bad)
         if self._files is not None:
-            found = self._files.passing(found, scope, outbox_id=ground.view.outbox_id, run=str(run))
+            of = {"outbox_id": ground.view.outbox_id, "run": str(run)}
+            found = self._files.passing(found, scope, **of, at=ground.view.at)
         if not self._config.keep or findings is None:
             for _ in found:
                 pass

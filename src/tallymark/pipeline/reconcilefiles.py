@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -48,15 +48,14 @@ class FindingFiles:
         return self._folder / f"{outbox_id}.parquet"
 
     def passing(
-        self, found: Iterable[Finding], scope: Scope, *, outbox_id: str, run: str
+        self, found: Iterable[Finding], scope: Scope, *, outbox_id: str, run: str, at: datetime
     ) -> Iterator[Finding]:
-        """What is found goes by; when all has, it is kept."""
+        """What is found goes by; when all has, it is kept, as seen when the stations were looked at."""
         seen = []
         for each in found:
             seen.append(each)
             yield each
-        now = datetime.now(UTC)
-        self._write(self.path(outbox_id), merged(self.kept(outbox_id), seen, scope, run=run, at=now))
+        self._write(self.path(outbox_id), merged(self.kept(outbox_id), seen, scope, run=run, at=at))
 
     def kept(self, outbox_id: str) -> list[KeptFinding]:
         """What earlier runs have kept."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from tallymark.errors import Problem, UsageError
@@ -165,6 +165,9 @@ def look(sources: Stations, name: str, config: TallyConfig) -> Ground:
     """How far everybody has come: the relay and what it has parked, then the log's ends, then the consumers."""
     producer = sources.producer(name)
     view = producer.view()
+    if sources.copied_at is not None:
+        # Copies say nothing of what was after the oldest of them.
+        view = replace(view, at=min(view.at, sources.copied_at))
     parked = producer.parked(view.outbox_from, view.frontier.last_position)
     topics = [each for each in sorted(view.topics) if not config.topics or each in config.topics]
     facts = sources.log.facts(topics)

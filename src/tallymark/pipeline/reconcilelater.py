@@ -33,9 +33,19 @@ class Taken:
         at_consumers = {name: self._at(name, single, marks) for name, marks in single.at_consumers.items()}
         return replace(single, common=common, at_consumers=at_consumers)
 
+    def shorten(self, ground: Ground) -> None:
+        """What is compared as a whole: how far back it can be."""
+        lowest = max(ground.view.outbox_from, self.outbox_from)
+        ground.view = replace(ground.view, outbox_from=lowest)
+        ground.consumers = {
+            label: replace(view, kept_from_ms=max(view.kept_from_ms, self.kept_from_ms.get(label, 0)))
+            for label, view in ground.consumers.items()
+        }
+
     def _at(self, name: str, single: Single, marks: Marks) -> Marks:
         made = id_ms(single.id)
-        timeless = made is None and single.topic in self.pruned.get(name, ())
+        # Of ids that carry no time an inbox drops only what the log has dropped.
+        timeless = made is None and not marks.copies and single.topic in self.pruned.get(name, ())
         if not timeless and (made is None or made >= self.kept_from_ms.get(name, 0)):
             return marks
         # Its effect goes with it: seen before and without one, it was taken in between.

@@ -117,7 +117,7 @@ def singles(rows: DataFrame, horizon: Horizon) -> DataFrame:
 
     readers = sorted(horizon.readers.items())
     grouped = rows.groupBy("id").agg(
-        *_common_sums(), *(each for at, (name, _) in enumerate(readers) for each in _consumer_sums(at, name))
+        *_common_sums(horizon), *(each for at, one in enumerate(readers) for each in _consumer_sums(at, *one))
     )
     marked = _marked(grouped.where("rows + copies + kept_anywhere > 0"), horizon, readers)
     return marked.withColumn("in_log", F.expr(_case(INTO_LOG))).withColumn(
@@ -180,7 +180,7 @@ def _set(value: str, condition: str) -> str:
     return f"collect_set(case when {condition} then {value} end)"
 
 
-def _common_sums() -> list[Column]:
+def _common_sums(horizon: Horizon) -> list[Column]:
     from pyspark.sql import functions as F
 
     texts = {
@@ -188,6 +188,7 @@ def _common_sums() -> list[Column]:
         "parked": _count("station = 'parked' and state not in ('sent', 'discarded')"),
         "discarded": _count("station = 'parked' and state = 'discarded'"),
         "parked_once": "coalesce(bool_or(station = 'parked'), false)",
+        "rowless": _count(f"station = 'log' and position < {horizon.outbox_from}"),
         "claimed": _set("coalesce(position, -1L)", "station = 'log'"),
         "positions": _set("position", "station = 'outbox'"),
         "log_digests": _set("digest", "station = 'log'"),
@@ -213,11 +214,12 @@ def _common_sums() -> list[Column]:
     return [F.expr(text).alias(name) for name, text in texts.items()]
 
 
-def _consumer_sums(at: int, name: str) -> list[Column]:
+def _consumer_sums(at: int, name: str, reader: Reader) -> list[Column]:
     from pyspark.sql import functions as F
 
     mine = f"consumer = {quoted(name)}"
     texts = {
+        "reads": f"bool_or(station in ('outbox', 'log', 'inbox') and {reads(reader)})",
         "kept": _count(f"station = 'inbox' and {mine}"),
         "inbox_digests": _set("digest", f"station = 'inbox' and {mine}"),
         "reached": f"coalesce(bool_or(reached_{at}), false)",
@@ -244,9 +246,10 @@ def _marked(grouped: DataFrame, horizon: Horizon, readers: Sequence[tuple[str, R
         "positioned": "size(array_remove(claimed, -1L)) > 0 or rows > 0",
         "forgotten": "size(array_remove(claimed, -1L)) > 0 and array_max(array_remove(claimed, -1L)) < "
         + str(horizon.outbox_from),
-        "repeats": "greatest(0, copies - greatest(1, rows), copies - size(claimed))",
+        # Of a message that was sent again the outbox may have dropped the first row, and not the last.
+        "repeats": "greatest(0, copies - if(rows > 0, rowless, 0L) - greatest(1, rows), copies - size(claimed))",
         "altered_in_log": "rows > 0 and (size(array_except(log_digests, row_digests)) > 0 "
-        + "or size(array_except(array_remove(claimed, -1L), positions)) > 0)",
+        + f"or size(array_except(filter(claimed, p -> p >= {max(horizon.outbox_from, 0)}), positions)) > 0)",
         "gone": "''",
         "old": f"on_its_way_s > {horizon.late_after_s!r}D",
     }
@@ -283,7 +286,7 @@ def _of_consumer(at: int, name: str, reader: Reader, horizon: Horizon) -> Column
     said = _case(INTO_CONSUMER, {each: f"({text})" for each, text in texts.items()})
     return F.struct(
         F.lit(name).alias("name"),
-        F.expr(reads(reader)).alias("reads"),
+        F.col(f"reads__{at}").alias("reads"),
         F.expr(said).alias("said"),
         *(F.expr(text).alias(each) for each, text in texts.items()),
     )

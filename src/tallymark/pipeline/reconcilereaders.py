@@ -34,7 +34,9 @@ def reached(reader: Reader) -> Column:
 
     unsaid = ~_place().isin(["/".join(map(str, place)) for place in sorted(reader.begun)])
     known = unsaid & (F.col("age_s") < F.expr(known_for(reader)))
-    return (F.col("station") == "log") & ((F.col("offset") >= offset_of(reader.beginnings)) | known)
+    # One id may be written to several topics.
+    logged = (F.col("station") == "log") & F.expr(reads(reader))
+    return logged & ((F.col("offset") >= offset_of(reader.beginnings)) | known)
 
 
 def _place() -> Column:

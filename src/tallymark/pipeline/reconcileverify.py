@@ -104,8 +104,8 @@ def data(chain: list[Certificate], ground: Ground, cells: Cells, found: Verifica
 def _is_newer(given: Certificate, ground: Ground) -> bool:
     """Whether copies were made before all was there that a certificate speaks of.
 
-    The moments decide; where they are near each other, by clocks that differ, how far each copy has come. A copy that was
-    made later and has come less far was moved back: it is held to the certificate all the same.
+    The moments decide: that of the oldest copy; where it is a little later, by clocks that differ, how far each copy has
+    come. A copy that was made later and has come less far was moved back: it is held to the certificate all the same.
     """
     said = given.said
     if ground.copied_at is None or said.outbox_id != ground.view.outbox_id:
@@ -114,7 +114,7 @@ def _is_newer(given: Certificate, ground: Ground) -> bool:
         return True
     looked_at = said.looked_at or given.issued_at
     if looked_at is not None:
-        if looked_at > ground.view.at:
+        if looked_at > ground.copied_at:
             return True
         if looked_at < ground.copied_at - SKEW:
             return False

@@ -135,6 +135,8 @@ class Records:
     passed: Sequence[Who] = ()
     # Consumers whose database has dropped what was kept at its time.
     forgotten: Sequence[Who] = ()
+    # Consumers that began behind its place in the log.
+    unowed: Sequence[Who] = ()
 
     @property
     def topic(self) -> str | None:

@@ -101,6 +101,9 @@ def _common(
     claimed = {copy.position for copy in mine.copies}
     digests = {row.digest for row in mine.rows}
     ours = {position for position in claimed if position is not None}
+    # Of a message that was sent again the outbox may have dropped the first row, and not the last.
+    rowless = {position for position in ours if mine.rows and position < horizon.outbox_from}
+    comparable = [copy for copy in mine.copies if copy.position not in rowless]
     # A message that is sent again is on its way since then.
     age = min((row.age_s for row in mine.rows), default=max((c.age_s for c in mine.copies), default=0.0))
     return {
@@ -112,9 +115,9 @@ def _common(
         "positioned": bool(ours or mine.rows),
         "forgotten": bool(ours) and max(ours) < horizon.outbox_from,
         "copies": len(mine.copies),
-        "repeats": max(0, len(mine.copies) - max(1, len(mine.rows)), len(mine.copies) - len(claimed)),
+        "repeats": max(0, len(comparable) - max(1, len(mine.rows)), len(mine.copies) - len(claimed)),
         "altered_in_log": bool(mine.rows)
-        and bool({copy.digest for copy in mine.copies} - digests or ours - positions),
+        and bool({copy.digest for copy in mine.copies} - digests or ours - positions - rowless),
         "reordered": behind,
         "gone": "" if mine.copies else max((gone(row, horizon, firsts) for row in mine.rows), default=""),
         "old": age > horizon.late_after_s,
@@ -140,6 +143,8 @@ def _at_consumer(
     reached = [
         c
         for c in mine.copies
+        # One id may be written to several topics.
+        if c.topic in reader.topics
         if c.offset >= reader.beginnings.get((c.topic, c.partition), 0)
         or ((c.topic, c.partition) not in reader.begun and c.age_s < reader.known_for(c.topic))
     ]

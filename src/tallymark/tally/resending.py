@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from tallymark.lifecycle import MessageState
+from tallymark.tally.history import id_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +93,11 @@ def refusal(  # noqa: PLR0911 - one return per reason
         if each.applied_it and not each.has_it:
             return (
                 f"{each.consumer} has made its effect, though its inbox lacks it: it would be applied twice"
+            )
+        if each.forgets and not each.has_it and id_ms(wanted.id) is None:
+            return (
+                f"{each.consumer} no longer remembers that time, and its id carries none: where it was applied, it would "
+                "be applied twice"
             )
         if each.forgets and not each.has_it and not forgotten:
             return (

@@ -174,7 +174,9 @@ def _awaited_by(records: Records) -> Iterator[TraceEvent]:
     if not any(row.sent_at is not None or row.parked == ParkedState.SENT for row in records.written):
         return
     for consumer in sorted(set(records.consumers) - {who(each) for each in records.received}):
-        if consumer in records.forgotten:
+        if consumer in records.unowed:
+            missing = "not owed: it began behind it"
+        elif consumer in records.forgotten:
             missing = "dropped by retention, or never kept"
         else:
             missing = "passed, and not kept" if consumer in records.passed else "not kept yet"
@@ -252,7 +254,8 @@ def _verdict(records: Records, now: datetime, late_after: timedelta) -> Verdict:
         # A message that is sent again is on its way since then.
         "old": bool(times) and now - max(times) > late_after,
     }
-    consumers = {*records.consumers, *(who(row) for row in records.received)}
+    has_it = {who(row) for row in records.received}
+    consumers = {*records.consumers, *has_it}
     verdicts = [into_log(Marks(**common))[0]]
     for consumer in sorted(consumers):
         dead = [each for each in records.dead if who(each) == consumer]
@@ -260,7 +263,8 @@ def _verdict(records: Records, now: datetime, late_after: timedelta) -> Verdict:
         effects = [each for each in records.effects if who(each) == consumer]
         marks = Marks(
             **common,
-            owed=True,
+            # What was sent again stands elsewhere, too.
+            owed=consumer not in records.unowed or consumer in has_it or len(rows) > 1,
             kept=sum(who(each) == consumer for each in records.kept),
             # Retention drops nothing that the log could still bring: what it has dropped was passed.
             passed=consumer in records.passed or consumer in records.forgotten,

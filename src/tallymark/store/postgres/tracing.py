@@ -90,23 +90,32 @@ class Tracer:
         return list(dict.fromkeys(written or kept))[:limit]
 
     def _with_readers(self, id: str, records: Records, inboxes: Sequence[str]) -> Records:
-        """With who reads its topic, which of them have passed it, and which no longer remember its time."""
+        """With who reads its topic, which of them have passed it or began behind it, and which no longer
+        remember its time."""
         if records.topic is None:
             return records
         partition, offset = records.place or (None, None)
         asked = {"topic": records.topic, "partition": partition, "offset": offset}
         made = id_ms(id)
-        readers, passed, forgotten = set(), set(), set()
+        readers, passed, forgotten, unowed = set(), set(), set(), set()
         for name in inboxes:
             with self._looking(name) as connection:
-                for consumer, kept_from, has_passed in connection.execute(self._sql["readers"], asked):
+                for consumer, kept_from, has_passed, began_behind in connection.execute(
+                    self._sql["readers"], asked
+                ):
                     readers.add((name, consumer))
+                    if began_behind:
+                        unowed.add((name, consumer))
                     if has_passed:
                         passed.add((name, consumer))
                     if made is not None and made < kept_from.timestamp() * 1000:
                         forgotten.add((name, consumer))
         return dataclasses.replace(
-            records, consumers=sorted(readers), passed=sorted(passed), forgotten=sorted(forgotten)
+            records,
+            consumers=sorted(readers),
+            passed=sorted(passed),
+            forgotten=sorted(forgotten),
+            unowed=sorted(unowed),
         )
 
     def _found(self, connection: Connection, name: str, id: str, here: tuple[Any, ...]) -> list[Records]:

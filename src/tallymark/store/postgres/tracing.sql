@@ -77,12 +77,16 @@ select consumer, state, attempts, reason, topic, partition, "offset", died_at, c
   from {schema}.dead_letters where id = %(id)s order by number
 
 -- name: readers
--- Who reads a topic, by what they said at their last start, and was not stopped for good; and whether they have passed a place in it, where one is
--- known, and had begun before it; and since when their database remembers what they kept.
+-- Who reads a topic, by what they said at their last start, and was not stopped for good; and whether they have passed a
+-- place in it, where one is known, and had begun before it; since when their database remembers what they kept; and
+-- whether they began behind that place, so that it is not owed to them.
 select c.name, i.kept_from, exists (select from {schema}.positions p
                         where p.consumer = c.name and p.topic = %(topic)s and p.partition = %(partition)s
-                          and p.next_offset > %(offset)s and coalesce(p.start_offset, 0) <= %(offset)s)
-  from {schema}.consumers c, {schema}.inbox_identity i 
+                          and p.next_offset > %(offset)s and coalesce(p.start_offset, 0) <= %(offset)s),
+       exists (select from {schema}.positions p
+                where p.consumer = c.name and p.topic = %(topic)s and p.partition = %(partition)s
+                  and p.start_offset > %(offset)s)
+  from {schema}.consumers c, {schema}.inbox_identity i
  where %(topic)s = any(c.topics) and c.retired_at is null order by c.name
 
 -- name: ids_written
