@@ -64,7 +64,7 @@ class Look:
         stamps = [stamp for _, stamp in map(_timestamp, found)]
         self._bytes += sum(map(len, filter(None, keys))) + sum(map(len, filter(None, values)))
         self._messages += map(received, topics, partitions, offsets, keys, values, headers, stamps)
-        for n in ():
+        for n in bare:
             self._messages[n] = without_headers(self._messages[n])
         last = dict(zip(zip(topics, partitions, strict=True), found, strict=True))
         self._last |= {place: (_offset(each) + 1, each.leader_epoch()) for place, each in last.items()}
