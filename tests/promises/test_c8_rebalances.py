@@ -19,7 +19,7 @@ from tests.waiting import wait_for
 
 PARTITIONS = 6
 AT_ONCE = 4
-# Longer than a session (6 s), after which Kafka gives its partitions away.
+# Longer than a session (6 s), after which Kafka gives its partitions away, and than it may go without polling (7 s).
 ASLEEP_S = 8
 
 
@@ -36,7 +36,11 @@ ASLEEP_S = 8
 def test_processes_come_and_go_under_load(make_inbox_ground: MakeInboxGround, mode: str, turns: int) -> None:
     ground = make_inbox_ground(PARTITIONS)
     with ExitStack() as children:
-        sleeper: Child = children.enter_context(ground.inbox(mode=mode, workers=2, takes=0.01))
+        sleeper: Child = children.enter_context(
+            ground.inbox(
+                mode=mode, workers=2, takes=0.01, settings={"TALLYMARK_INBOX__MAX_POLL_INTERVAL": "7s"}
+            )
+        )
         there: deque[Child] = deque()
         left: list[Child] = []
         ground.send(100)
