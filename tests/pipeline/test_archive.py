@@ -261,6 +261,40 @@ def test_a_topic_that_kafka_does_not_tell_of_for_a_moment_is_waited_for(
     assert ground.rows() == ground.log()
 
 
+class Low(Logs):
+    """A Kafka whose leader has just died: its successor knows, for so many looks, an end that is a little behind."""
+
+    times = 1
+
+    def bounds(self, places: Collection[Place]) -> dict[Place, tuple[int, int]]:
+        found = super().bounds(places)
+        self.times -= 1
+        return found if self.times < 0 else {place: (first, end - 1) for place, (first, end) in found.items()}
+
+
+def test_an_end_that_is_too_low_for_a_moment_is_no_log_that_was_cut(
+    spark: SparkSession, ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a run begins, and between its batches. One that stays too low is."""
+    ground.send(30)
+    ground.archive(spark)
+    logs = Low(AdminClient({**ground.client, "log_level": 3}))
+    ground.logs = lambda: logs  # type: ignore[method-assign]
+    state, run = ground.open()
+    assert logs.times < 0, "it was looked at again"
+    ground.send(30, start=30)
+    ground.job(spark, state, run, []).run()
+    logs.times = 1
+    job = ground.job(spark, ground.manifests.load(), run, [])
+    job.run()
+    assert logs.times < 0
+    assert ground.rows() == ground.log()
+    monkeypatch.setattr(archives, "PAST_END_S", 0.0)
+    logs.times = 1
+    with pytest.raises(Problem, match="the log was cut back"):
+        job.run_once()
+
+
 def test_an_archive_of_something_else_is_refused(ground: Ground, make_topic: MakeTopic) -> None:
     ground.open()
     with pytest.raises(Problem, match="belongs to the Kafka cluster"):

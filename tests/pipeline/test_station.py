@@ -24,6 +24,7 @@ from tallymark.inbox.ports import Place, Queued
 from tallymark.inbox.screening import Screen
 from tallymark.message import new_id
 from tallymark.pipeline import station as stations
+from tallymark.pipeline import tenure as tenures
 from tallymark.pipeline.batches import Batches
 from tallymark.pipeline.effects import Effect, HandlersEffect, NoEffect
 from tallymark.pipeline.ingest import IngestConfig
@@ -298,6 +299,61 @@ def test_a_topic_that_kafka_does_not_tell_of_is_waited_for(
     with pytest.raises(Unreachable, match="nothing of topic not-to-be-found"):
         make_tenure(more_topics=["not-to-be-found"]).take()
     assert inbox_ground.positions() == {}
+
+
+class Low(Logs):
+    """A Kafka whose leader has just died: its successor knows, for so many looks, an end that is a little behind."""
+
+    times = 2
+
+    def bounds(self, places: Collection[Place]) -> dict[Place, tuple[int, int]]:
+        found = super().bounds(places)
+        self.times -= 1
+        return found if self.times < 0 else {place: (first, end - 1) for place, (first, end) in found.items()}
+
+
+@pytest.fixture
+def read_to_the_end(inbox_ground: Ground, make_tenure: Callable[..., Tenure]) -> None:
+    ground = inbox_ground
+    ground.send(60)
+    tenure = make_tenure()
+    tenure.take()
+    logs = Logs(admin_client({"bootstrap.servers": ground.servers}))
+    for (_, partition), (_, end) in logs.bounds(list(tenure.positions())).items():
+        ground.query(
+            "update tallymark.positions set next_offset = %s where partition = %s returning 1", end, partition
+        )
+
+
+HALTED = "select count(*) from tallymark.positions where halted is not null"
+
+
+@pytest.mark.usefixtures("read_to_the_end")
+def test_an_end_that_is_too_low_for_a_moment_halts_nothing(
+    inbox_ground: Ground, make_tenure: Callable[..., Tenure]
+) -> None:
+    """After a leader's death, or a service's last step between our question and our taking. Told to stop, it stops."""
+    looks: list[float] = []
+    tenure = make_tenure(Low)
+    tenure.take(looks.append)
+    assert len(looks) == 2
+    assert set(tenure.positions()) == {(inbox_ground.topic, partition) for partition in range(3)}
+    with pytest.raises(Unreachable, match="past the log's end"):
+        make_tenure(Low).take(lambda _seconds: True)
+    assert inbox_ground.value(HALTED) == 0
+
+
+@pytest.mark.usefixtures("read_to_the_end")
+def test_an_end_that_stays_too_low_is_a_log_that_was_cut(
+    inbox_ground: Ground, make_tenure: Callable[..., Tenure], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tenures, "PAST_END_S", 0.2)
+    monkeypatch.setattr(Low, "times", 1_000_000)
+    looks: list[float] = []
+    with pytest.raises(Problem, match="the log was cut back"):
+        make_tenure(Low).take(looks.append)
+    assert looks
+    assert inbox_ground.value(HALTED) == 1
 
 
 def test_a_call_that_comes_late_does_nothing(

@@ -21,11 +21,11 @@ from tallymark.errors import Inconsistent, OutcomeUnknown, Problem, TallymarkErr
 from tallymark.inbox.gaps import Bounds
 from tallymark.observe.retrying import told_again
 from tallymark.pipeline import archivefiles, failures
-from tallymark.pipeline.archiveplan import founding, lost, next_moves, refuse_trouble
+from tallymark.pipeline.archiveplan import founding, lost, next_moves, past_end, refuse_trouble
 from tallymark.pipeline.compact import Compaction, compact
 from tallymark.pipeline.manifest import Archive, Change, Kind, Move, Place
 from tallymark.pipeline.manifestlog import ManifestLog, now_ms
-from tallymark.pipeline.patience import Patience
+from tallymark.pipeline.patience import PAST_END_S, Patience
 from tallymark.pipeline.tenure import Logs
 from tallymark.policy import Backoff
 
@@ -36,6 +36,8 @@ log = logging.getLogger("tallymark.pipeline")
 
 # While there is a backlog, files are put together and old ones deleted after so many batches: it may last for days.
 TIDY_EVERY = 10
+# How often a log is looked at again whose end is too low.
+_LOOK_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,26 @@ def bounds_of(logs: Logs, topics: Sequence[str], known: Collection[str] = ()) ->
     return found
 
 
+def settled_bounds(
+    state: Archive,
+    logs: Logs,
+    topics: Sequence[str],
+    known: Collection[str] = (),
+    wait: Callable[[float], object] = time.sleep,
+) -> dict[Place, Bounds]:
+    """The same. An end before what is archived is looked at again for a while, until it counts as that of a cut log."""
+    until = time.monotonic() + PAST_END_S
+    while behind := past_end(state, found := bounds_of(logs, topics, known)):
+        if time.monotonic() >= until:
+            break
+        if wait(_LOOK_S):
+            raise Unreachable(
+                f"Kafka told of an end of {behind[0][0]}/{behind[0][1]} that is before what is archived",
+                remedy="start again: it is looked at for a while before it counts as a log that was cut",
+            )
+    return found
+
+
 def opened(
     manifests: ManifestLog,
     logs: Logs,
@@ -114,7 +136,7 @@ def opened(
             f"the archive {manifests.folder} holds {', '.join(sorted(state.topics))}, not {new[0]}",
             remedy="archive into another folder, or say --add-topics",
         )
-    bounds = bounds_of(logs, sorted(topics or state.topics))
+    bounds = settled_bounds(state, logs, sorted(topics or state.topics))
     if not skip_lost:
         refuse_trouble(state, {place: each for place, each in bounds.items() if place[0] in state.topics})
     state = manifests.commit(
@@ -201,7 +223,7 @@ class ArchiveRun:
             before = self.state.number
             try:
                 if self._config.available_now and ends is None:
-                    ends = bounds_of(self._logs, self._topics, self.state.topics)
+                    ends = self._bounds()
                 self.run_once(ends)
                 healthy, untidy = True, untidy + 1
                 if not self._behind:
@@ -224,7 +246,7 @@ class ArchiveRun:
 
     def run_once(self, ends: Mapping[Place, Bounds] | None = None) -> bool:
         """One micro-batch, up to `ends` or to where the logs end now; False where there was nothing to do."""
-        now = bounds_of(self._logs, self._topics, self.state.topics)
+        now = self._bounds()
         refuse_trouble(self.state, now)
         upto = now if ends is None else ends
         moves = next_moves(self.state, upto, self._config.max_offsets)
@@ -232,6 +254,9 @@ class ArchiveRun:
             self._batch(moves)
         self._behind = any(move.end < upto[move.place].end for move in moves)
         return bool(moves)
+
+    def _bounds(self) -> dict[Place, Bounds]:
+        return settled_bounds(self.state, self._logs, self._topics, self.state.topics, self._stop.wait)
 
     def _batch(self, moves: tuple[Move, ...]) -> None:
         began = time.monotonic()

@@ -118,6 +118,17 @@ def lost(state: Archive, bounds: Mapping[Place, Bounds]) -> tuple[Move, ...]:
     )
 
 
+def past_end(state: Archive, bounds: Mapping[Place, Bounds]) -> list[Place]:
+    """What is archived further than its log goes: cut back, or its leader knows an end that is a little behind."""
+    return [
+        place
+        for place, each in sorted(bounds.items())
+        if (extent := state.extents.get(place)) is not None
+        and state.topics.get(place[0]) == each.topic_id
+        and extent.next > each.end
+    ]
+
+
 def refuse_trouble(state: Archive, bounds: Mapping[Place, Bounds]) -> None:
     """Loss is never silent: stop, and name the range (S2, B4); or the topic that is another (S6)."""
     for place, each in sorted(bounds.items()):

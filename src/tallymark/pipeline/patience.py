@@ -1,9 +1,12 @@
-"""How long a run puts up with failures that follow each other. Pure."""
+"""How long a run puts up with failures that follow each other, and with an end that is too low."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+
+# Right after a leader's death its successor may know an end that is a little behind: wait before calling it a cut.
+PAST_END_S = 10.0
 
 
 class Patience:

@@ -20,6 +20,7 @@ from tallymark.inbox.ports import Place, Position, Wanted
 from tallymark.inbox.screening import Screen
 from tallymark.lifecycle import OwnerKind
 from tallymark.pipeline.machine import lives_here
+from tallymark.pipeline.patience import PAST_END_S
 from tallymark.store.postgres.inboxstore import PostgresInboxStore
 
 log = logging.getLogger("tallymark.pipeline")
@@ -41,6 +42,10 @@ class Logs(Protocol):
 
 class Held(Problem):
     """Somebody else reads for this consumer."""
+
+
+class PastEnd(Unreachable):
+    """A position lies past its log's end, and it is too early to say that the log was cut."""
 
 
 class Tenure:
@@ -73,6 +78,8 @@ class Tenure:
         self.paused = threading.Event()
         self.lost: str | None = None
         self._looked_at = 0.0
+        # Positions that lie past their log's end, and since when that is seen.
+        self._past_end: dict[Place, float] = {}
 
     def epochs(self) -> dict[Place, int]:
         with self._lock:
@@ -83,11 +90,20 @@ class Tenure:
             return dict(self._held)
 
     def take(self, wait: Callable[[float], object] = time.sleep) -> dict[Place, Position]:
-        """All partitions of the topics; waits for the lease of a run that was killed, and for nobody who lives."""
+        """All partitions of the topics; waits for the lease of a run that was killed, and for nobody who lives.
+
+        And for a log whose end is too low: for a while, before that counts as a cut.
+        """
         self.lost = None
+        self._past_end.clear()
         deadline = time.monotonic() + self._lease_s + 1
         while True:
-            found = self._take(self._places())
+            try:
+                found = self._take(self._places())
+            except PastEnd:
+                if wait(_LOOK_S):
+                    raise
+                continue
             refused = {each.owner: each for each in found if each.refused and each.owner}
             if not refused:
                 break
@@ -208,10 +224,17 @@ class Tenure:
         """An expired, cut or recreated log is never skipped: the position is halted, and the range named."""
         reason = position.halted or gap(position, bounds)
         if reason is None:
+            self._past_end.pop(position.place, None)
             return
+        said, _, remedy = reason.partition(". ")
+        same = position.halted is None and position.topic_id == bounds.topic_id
+        if same and position.next_offset > bounds.end:
+            # Or a service has moved it since we asked where the log ends.
+            since = self._past_end.setdefault(position.place, time.monotonic())
+            if time.monotonic() - since < PAST_END_S:
+                raise PastEnd(said, remedy=remedy)
         if position.halted is None:
             self._store.halt(position.place, position.epoch, reason)
-        said, _, remedy = reason.partition(". ")
         raise Problem(said, remedy=remedy)
 
     def _refuse_living(self, owner: str, position: Position, *, patient: bool) -> None:
