@@ -18,6 +18,27 @@ from tallymark.pipeline import failures
             "a task lost its connection",
         ),
         (
+            "org.apache.spark.api.python.PythonException: Traceback (most recent call last):\n"
+            'psycopg.errors.DiskFull: could not extend file "base/5/1": No space left on device\n'
+            'tallymark.errors.Problem: PostgreSQL says: could not extend file "base/5/1": No space left on device'
+            " (53100, ledger at localhost:5432)\n"
+            "see to it\n\tat org.apache.spark.api.python.BasePythonRunner",
+            Unreachable,
+            'PostgreSQL says: could not extend file "base/5/1": No space left on device (53100, ledger at',
+        ),
+        (
+            "tallymark.errors.Problem: PostgreSQL says: cannot execute COPY FROM in a read-only transaction (25006, x)",
+            Unreachable,
+            "in a read-only transaction (25006",
+        ),
+        (
+            "An exception was thrown from the Python worker. Please see the stack trace below.\n"
+            "tallymark.errors.Problem: PostgreSQL says: permission denied by a trigger (P0001, ledger at x:5432)\n",
+            Problem,
+            "PostgreSQL says: permission denied by a trigger (P0001, ledger at x:5432)",
+        ),
+        ("java.io.IOException: No space left on device", Problem, "the disk is full where Spark works"),
+        (
             "tallymark.store.postgres.staged.StagingLost: the table that a task loads into was dropped",
             Stale,
             "the table that a task loads into was dropped",

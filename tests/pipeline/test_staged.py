@@ -8,8 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 import psycopg
 import pytest
 
+from tallymark.errors import Problem, Unreachable
 from tallymark.inbox.identity import key_hash, received
-from tallymark.inbox.ports import Queued, Received
+from tallymark.inbox.ports import Queued, Received, TransactionSpoilt
 from tallymark.message import new_id
 from tallymark.pipeline.runs import new_run
 from tallymark.store.postgres.connection import connect
@@ -105,6 +106,20 @@ def test_what_is_counted_or_queued_comes_without_values(
         repeated, reused = staged.keep()
         assert (repeated, [each.value for each in reused], staged.count) == (4, [b"other"], 0)
         assert staged.kept[place] == 0
+
+
+def test_a_database_that_has_no_room_is_waited_for(store: PipelineStore) -> None:
+    """As one that is away: by its own words, and by what is made of them. What a handler did is another matter."""
+    full = psycopg.errors.DiskFull("could not extend file")
+    found = store.explained(full)
+    assert isinstance(found, Unreachable)
+    assert "could not extend file" in str(found)
+    told = Problem("PostgreSQL says: cannot execute INSERT in a read-only transaction")
+    told.__cause__ = psycopg.errors.ReadOnlySqlTransaction()
+    assert isinstance(store.explained(told), Unreachable)
+    spoilt = TransactionSpoilt("a handler had used the transaction")
+    spoilt.__cause__ = psycopg.errors.ReadOnlySqlTransaction()
+    assert store.explained(spoilt) is spoilt
 
 
 def test_what_a_replay_keeps_while_we_look_is_looked_at_again(

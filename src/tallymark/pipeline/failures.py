@@ -12,6 +12,9 @@ _AGAIN = (
     "start the job again: it goes on where it was; look first at the cluster, or for what killed it (memory)"
 )
 
+# PostgreSQL's codes for what no message brings about and somebody sees to: no room or memory, read only for now.
+WAITED_OUT = r"\((?:53\w{3}|25006), "
+
 # In the order of telling: the first that is found counts.
 _KNOWN: tuple[tuple[str, type[TallymarkError], str, str], ...] = (
     (
@@ -20,6 +23,20 @@ _KNOWN: tuple[tuple[str, type[TallymarkError], str, str], ...] = (
         Problem,
         _OVER,
         _AGAIN,
+    ),
+    (
+        # No room, or a server that has become a replica: PostgreSQL's, and it passes.
+        rf"tallymark\.errors\.\w+: (PostgreSQL says: [^\n]*{WAITED_OUT}[^\n]*)",
+        Unreachable,
+        "{1}",
+        "it is tried again, while --patience lasts; see to the database",
+    ),
+    (
+        # What else a task was refused: in its own words, which are ours.
+        r"tallymark\.errors\.(Problem|SchemaMismatch|SettingsError): ([^\n]*)",
+        Problem,
+        "{2}",
+        "--verbose shows all of it",
     ),
     (
         # A run that came meanwhile has dropped them: whoever takes the positions again makes them anew.

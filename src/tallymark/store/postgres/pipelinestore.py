@@ -13,7 +13,7 @@ from typing import Any
 import psycopg
 
 from tallymark import __version__
-from tallymark.errors import OutcomeUnknown, TallymarkError, UsageError
+from tallymark.errors import OutcomeUnknown, Problem, TallymarkError, Unreachable, UsageError
 from tallymark.inbox.ports import InboxTx
 from tallymark.lifecycle import Role
 from tallymark.store.postgres.connection import connect, explain
@@ -197,10 +197,16 @@ class PipelineStore:
         return tx
 
     def explained(self, error: BaseException) -> TallymarkError | None:
-        """What the database said, in our words; None where it said nothing."""
-        if isinstance(error, psycopg.Error):
-            return explain(error, self.url)
-        return error if isinstance(error, TallymarkError) else None
+        """What the database said, in our words; None where it said nothing.
+
+        No room, and a server that only reads for now, count as one that is away: no message brings them about.
+        """
+        known = explain(error, self.url) if isinstance(error, psycopg.Error) else error
+        said = error if isinstance(error, psycopg.Error) else error.__cause__
+        code = getattr(said, "sqlstate", None) or ""
+        if type(known) is Problem and (code.startswith("53") or code == "25006"):
+            return Unreachable(str(known), remedy="see to the database: it is tried again for a while")
+        return known if isinstance(known, TallymarkError) else None
 
     def clear_staging(self, table: str) -> None:
         """Best effort: what stays is under tokens that nobody counts."""
