@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import psycopg
 import pytest
@@ -106,6 +107,61 @@ def test_what_is_counted_or_queued_comes_without_values(
         repeated, reused = staged.keep()
         assert (repeated, [each.value for each in reused], staged.count) == (4, [b"other"], 0)
         assert staged.kept[place] == 0
+
+
+@contextmanager
+def dumped(ground: Ground, table: str) -> Iterator[None]:
+    """As a dump holds it, for as long as it takes."""
+    with psycopg.connect(ground.url) as dump:
+        dump.execute(f"select from {table}".encode())
+        yield
+
+
+TABLES = "select count(*) from pg_tables where tablename like 'staging_%'"
+
+
+def test_a_table_that_somebody_holds_is_loaded_no_more(
+    inbox_ground: Ground, store: PipelineStore, load: Callable[[str, int], list[Received]]
+) -> None:
+    """It cannot be emptied, and would only grow. What is given up is used again when nobody holds it any more."""
+    first, second = store.stagings
+    with dumped(inbox_ground, first):
+        load(WON, 5)
+        store.clear_staging(first)
+        third, also = store.stagings
+        assert (third != first, also) == (True, second)
+        load(LOST, 7)
+        assert inbox_ground.value(f"select array_agg(distinct token) from {third}") == [LOST]
+        store.clear_staging(third)
+        assert store.stagings == (third, second), "nobody holds this one"
+        with dumped(inbox_ground, second):
+            store.clear_staging(second)
+            assert inbox_ground.value(TABLES) == 4
+    store.make_staging()
+    with dumped(inbox_ground, third):
+        store.clear_staging(third)
+    assert store.stagings[0] == first
+    assert inbox_ground.value(f"select count(*) from {first}") == 0
+    assert inbox_ground.value(TABLES) == 4, "none was made for it"
+    store.end(None)
+    assert inbox_ground.value(TABLES) == 0
+
+
+def test_a_run_that_was_killed_leaves_no_table_behind(
+    inbox_ground: Ground, store: PipelineStore, load: Callable[[str, int], list[Received]]
+) -> None:
+    """However many it had: the next run drops them all."""
+    with dumped(inbox_ground, store.stagings[0]):
+        store.clear_staging(store.stagings[0])
+    assert inbox_ground.value(TABLES) == 3
+    inbox = PostgresInboxStore(inbox_ground.url, inbox_ground.name)
+    after = PipelineStore(
+        inbox_ground.url, lambda: inbox, schema="tallymark", consumer=inbox_ground.name, run=new_run()
+    )
+    after.begin("tests:2:x", [inbox_ground.topic], "local")
+    assert inbox_ground.value(TABLES) == 2
+    after.end(None)
+    inbox.close()
 
 
 def test_a_database_that_has_no_room_is_waited_for(store: PipelineStore) -> None:

@@ -3,13 +3,13 @@ insert into {schema}.runs (run, consumer, owner, topics, master, host, pid, vers
 values (%(run)s, %(consumer)s, %(owner)s, %(topics)s, %(master)s, %(host)s, %(pid)s, %(version)s)
 
 -- name: make_staging
-select {schema}.make_staging(%(run)s)
+select {schema}.make_staging(%(run)s, %(suffix)s)
 
 -- name: end_left
 -- What is in the way of that: sessions of ours in the tables of such runs, as of a task that stands still in mid-COPY.
 select count(pg_terminate_backend(a.pid))
   from {schema}.runs r
-  join pg_class c on c.relname in ('staging_' || r.run, 'staging_' || r.run || '_b')
+  join pg_class c on c.relkind = 'r' and starts_with(c.relname, 'staging_' || r.run)
   join pg_namespace s on s.oid = c.relnamespace and s.nspname = '{schema}'
   join pg_database d on d.datname = current_database()
   join pg_locks l on l.database = d.oid and l.relation = c.oid and l.granted
@@ -41,7 +41,8 @@ delete from {schema}.ingested where consumer = %(consumer)s and committed_at < n
 -- With them; not one whose staging tables are still there, for they are found by it, nor this one.
 delete from {schema}.runs
  where consumer = %(consumer)s and run <> %(run)s and seen_at < now() - interval '30 days'
-   and to_regclass('{schema}.staging_' || run) is null and to_regclass('{schema}.staging_' || run || '_b') is null
+   and not exists (select from pg_class c
+                    where c.relnamespace = '{schema}'::regnamespace and starts_with(c.relname, 'staging_' || run))
 
 -- name: clear_staging
 -- After the commit, in a transaction of its own: tokens are random, so that what is left over is never counted. It takes

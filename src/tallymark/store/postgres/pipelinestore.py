@@ -1,4 +1,4 @@
-"""A pipeline run's tables: its row among the runs, its two staging tables, the ledger of its batches."""
+"""A pipeline run's tables: its row among the runs, its staging tables, the ledger of its batches."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tallymark.store.postgres.connection import connect, explain
 from tallymark.store.postgres.inboxstore import PostgresInboxStore
 from tallymark.store.postgres.inboxtx import PostgresInboxTx
 from tallymark.store.postgres.session import Session
-from tallymark.store.postgres.staged import staging_tables
+from tallymark.store.postgres.staged import staging_table
 from tallymark.store.queries import load
 
 log = logging.getLogger("tallymark.pipeline")
@@ -98,8 +98,11 @@ class PipelineStore:
         self.url = url
         self._make_inbox = make_inbox
         self.inbox = make_inbox()
-        self.stagings = staging_tables(schema, run)
         self.run = run
+        # A run has two: one is loaded while the other is committed. By what follows its name.
+        self._suffixes = ["", "_b"]
+        # Others, which somebody held when they were to be cleared; the one that was given up first comes first.
+        self._given_up: list[str] = []
         self._consumer = consumer
         self._schema = schema
         self._db = Session(
@@ -146,9 +149,19 @@ class PipelineStore:
                 remedy="correct the statement, the tables that it names or the rights of the database's user",
             ) from error
 
+    @property
+    def stagings(self) -> tuple[str, str]:
+        """The run's two staging tables as they are now."""
+        first, second = map(self._table, self._suffixes)
+        return first, second
+
+    def _table(self, suffix: str) -> str:
+        return staging_table(self._schema, self.run, suffix)
+
     def make_staging(self) -> None:
         """The run's two staging tables, where they are not there."""
-        self._db.rows("make_staging", {"run": self.run})
+        for suffix in self._suffixes:
+            self._db.rows("make_staging", {"run": self.run, "suffix": suffix})
 
     def forget(self) -> None:
         """What nobody asks for any more, over a connection of its own: also for a thread that keeps house (P7)."""
@@ -209,11 +222,33 @@ class PipelineStore:
         return known if isinstance(known, TallymarkError) else None
 
     def clear_staging(self, table: str) -> None:
-        """Best effort: what stays is under tokens that nobody counts."""
+        """Empty it. Where somebody holds it (a dump does, for hours) another one takes its place among `stagings`.
+
+        What stays is under tokens that nobody counts; but loaded again and again the table would only grow.
+        """
+        if self._cleared(table):
+            return
+        turn = self.stagings.index(table)
+        spare = next((each for each in self._given_up if self._cleared(self._table(each))), None)
+        if spare is None:
+            spare = f"_{2 + len(self._given_up)}"
+            try:
+                self._soon("make_staging", suffix=spare)
+            except (psycopg.Error, TallymarkError) as error:  # the next clearing may be luckier
+                log.warning("no other staging table: %s", error, extra={"action": "pipeline.clear"})
+                return
+        else:
+            self._given_up.remove(spare)
+        self._given_up.append(self._suffixes[turn])
+        self._suffixes[turn] = spare
+
+    def _cleared(self, table: str) -> bool:
         try:
             self._soon("clear_staging", table)
         except (psycopg.Error, TallymarkError) as error:
-            log.warning("staging was not cleared: %s", error, extra={"action": "pipeline.clear"})
+            log.warning("%s was not cleared: %s", table, error, extra={"action": "pipeline.clear"})
+            return False
+        return True
 
     def _drop(self, *names: str) -> None:
         """Best effort: what somebody holds, the next run drops."""
@@ -224,12 +259,12 @@ class PipelineStore:
             known = explain(error, self.url) if isinstance(error, psycopg.Error) else error
             log.warning("staging tables are left behind: %s", known, extra={"action": "pipeline.drop"})
 
-    def _soon(self, name: str, table: str = "") -> None:
+    def _soon(self, name: str, table: str = "", *, suffix: str = "") -> None:
         """In a transaction of its own that waits for nobody: a task that was stopped may hold a table for ever."""
         statement = load("tallymark.store.postgres", "pipeline.sql", self._schema)[name]
         with connect(self.url, application=_APPLICATION, autocommit=False) as connection:
             connection.execute("set local lock_timeout = '2s'")
-            asked = None if table else {"consumer": self._consumer, "run": self.run}
+            asked = None if table else {"consumer": self._consumer, "run": self.run, "suffix": suffix}
             connection.execute(statement.replace("{table}", table), asked)
 
 

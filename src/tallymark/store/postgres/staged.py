@@ -58,9 +58,9 @@ class StagingLost(Stale):
     batch is loaded again."""
 
 
-def staging_tables(schema: str, run: str) -> tuple[str, str]:
-    """A run has two: one is loaded while the other is committed."""
-    return f"{schema}.staging_{run}", f"{schema}.staging_{run}_b"
+def staging_table(schema: str, run: str, suffix: str) -> str:
+    """One of a run's."""
+    return f"{schema}.staging_{run}{suffix}"
 
 
 def stage(connection: Connection, table: str, messages: Iterable[Received], token: str) -> None:
