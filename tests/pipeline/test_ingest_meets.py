@@ -125,6 +125,34 @@ def test_what_is_tried_again_leaves_its_value_and_its_traceback_behind(
     assert dead in {str(each.queued.message.id) for each in held}
 
 
+def test_dead_letters_are_written_a_piece_at_a_time(
+    inbox_ground: Ground, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P7: each takes its value and its traceback along, and all of a batch may die."""
+    ground, pieces = inbox_ground, list[int]()
+    ground.send(20)
+    handlers = Handlers(Defaults().changed(permanent=(LookupError,), on_dead="skip"))
+
+    def apply(message: Message, _tx: Any) -> None:
+        raise LookupError(message.id)
+
+    def seen(tx: InboxTx, applied: Applied, later: Sequence[Queued]) -> None:
+        pieces.append(len(applied.failed))
+        put_off(tx, applied, later)
+
+    monkeypatch.setattr(committing, "put_off", seen)
+    monkeypatch.setattr(committing, "_MANY", 4)
+    handlers.handler(ground.topic)(apply)
+    done = Run(ground, spark, HandlersEffect(handlers))()
+    assert [sum(getattr(each, name) for each in done) for name in ("dead", "queued", "applied")] == [
+        20,
+        20,
+        0,
+    ]
+    assert ground.value("select count(*) from tallymark.dead_letters where value is not null") == 20
+    assert max(pieces) <= 4
+
+
 @pytest.mark.full
 def test_a_checkpoint_folder_whose_name_has_a_space(
     inbox_ground: Ground, spark: SparkSession, tmp_path: Path

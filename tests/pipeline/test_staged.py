@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 
 import psycopg
 import pytest
 
 from tallymark.errors import Problem, Unreachable
-from tallymark.inbox.identity import key_hash, received
+from tallymark.inbox.identity import id_floor, key_hash, received
 from tallymark.inbox.ports import Queued, Received, TransactionSpoilt
 from tallymark.message import new_id
 from tallymark.pipeline.runs import new_run
+from tallymark.store.postgres import staged as stageds
 from tallymark.store.postgres.connection import connect
 from tallymark.store.postgres.inboxstore import PostgresInboxStore
 from tallymark.store.postgres.pipelinestore import PipelineStore
@@ -54,6 +56,10 @@ def load(inbox_ground: Ground, store: PipelineStore) -> Callable[[str, int], lis
     return loaded
 
 
+def unheard(reused: list[Received]) -> None:
+    raise AssertionError(reused)
+
+
 def test_rows_of_an_attempt_that_lost_are_never_looked_at(
     inbox_ground: Ground, store: PipelineStore, load: Callable[[str, int], list[Received]]
 ) -> None:
@@ -64,7 +70,7 @@ def test_rows_of_an_attempt_that_lost_are_never_looked_at(
     with store.inbox.begin() as tx:
         staged = store.transaction(tx).staged(store.run, store.stagings[0], {WON: 5}, {place: 5})
         staged.check()
-        assert staged.keep() == (0, [])
+        assert staged.keep(unheard) == 0
         with psycopg.ClientCursor(tx.handed) as cursor:
             seen = cursor.execute(f"select id from {staged.relation()}").fetchall()
         assert {row[0] for row in seen} == {each.id for each in won}
@@ -96,7 +102,7 @@ def test_what_is_counted_or_queued_comes_without_values(
     with store.inbox.begin() as tx:
         staged = store.transaction(tx).staged(store.run, store.stagings[0], {WON: 5}, {place: 5})
         staged.check()
-        staged.keep()
+        staged.keep(unheard)
         assert staged.drop_all() == [each._replace(value=None, headers="") for each in first]
     with connect(inbox_ground.url, application="tests", autocommit=False) as connection:
         stage(connection, store.stagings[1], [*first[:4], first[4]._replace(value=b"other")], WON)
@@ -104,9 +110,60 @@ def test_what_is_counted_or_queued_comes_without_values(
     with store.inbox.begin() as tx:
         staged = store.transaction(tx).staged(store.run, store.stagings[1], {WON: 5}, {place: 5})
         staged.check()
-        repeated, reused = staged.keep()
-        assert (repeated, [each.value for each in reused], staged.count) == (4, [b"other"], 0)
+        reused: list[Received] = []
+        assert (staged.keep(reused.extend), [each.value for each in reused]) == (4, [b"other"])
+        assert staged.count == 0
         assert staged.kept[place] == 0
+
+
+@pytest.mark.parametrize("why", ["known", "twice", "odd"])
+def test_what_is_set_apart_comes_a_piece_at_a_time(
+    inbox_ground: Ground,
+    store: PipelineStore,
+    load: Callable[[str, int], list[Received]],
+    monkeypatch: pytest.MonkeyPatch,
+    why: str,
+) -> None:
+    """P7: with its values, and all of a batch may be bad. A piece can be written before the next one is read."""
+    monkeypatch.setattr(stageds, "PIECE", 3)
+    place, names = (inbox_ground.topic, 0), [str(new_id()) for _ in range(8)]
+    pieces: list[list[Received]] = []
+
+    def row(n: int, value: bytes, name: str) -> Received:
+        return received(*place, n, b"k", value, headers(name), 0)
+
+    def put(piece: list[Received]) -> None:
+        tx.quarantine([(each, why) for each in piece])
+        pieces.append(piece)
+
+    first = [row(n, b"v", name) for n, name in enumerate(names)]
+    rows = [row(8 + n, b"other", name) for n, name in enumerate(names)] + [row(16, b"v", str(new_id()))]
+    with store.inbox.begin() as tx:
+        if why == "known":
+            tx.keep(first)
+        elif why == "twice":
+            rows = [*first, *rows]
+        else:
+            rows = [row(n, b"v", "09" + name[2:]) for n, name in enumerate(names)] + rows[8:]
+    with connect(inbox_ground.url, application="tests", autocommit=False) as connection:
+        stage(connection, store.stagings[0], rows, WON)
+        connection.commit()
+    with store.inbox.begin() as tx:
+        staged = store.transaction(tx).staged(
+            store.run, store.stagings[0], {WON: len(rows)}, {place: len(rows)}
+        )
+        staged.check()
+        if why == "odd":
+            for piece in staged.drop_odd(0, id_floor(datetime.now(UTC) + timedelta(days=2))):
+                put(piece)
+        assert staged.keep(put) == 0
+        assert staged.count == staged.kept[place] == len(rows) - 8
+    assert [len(each) for each in pieces] == [3, 3, 2]
+    assert sorted(each.offset or 0 for piece in pieces for each in piece) == [
+        each.offset for each in rows[-9:-1]
+    ]
+    assert inbox_ground.value("select count(*) from tallymark.dead_letters") == 8
+    assert inbox_ground.value("select count(*) from tallymark.inbox") == (1 if why == "odd" else 9)
 
 
 @contextmanager
@@ -200,7 +257,7 @@ def test_what_a_replay_keeps_while_we_look_is_looked_at_again(
         with store.inbox.begin() as tx:
             staged = store.transaction(tx).staged(store.run, store.stagings[0], {WON: 5}, {place: 5})
             staged.check()
-            assert staged.keep() == (2, [])
+            assert staged.keep(unheard) == 2
             assert (staged.count, staged.kept[place]) == (3, 3)
         committed.result(60)
     assert ground.value("select count(*) from tallymark.inbox") == 5

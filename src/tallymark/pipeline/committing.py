@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from tallymark.apply.applied import HandlerHung
+from tallymark.apply.applied import Applied, HandlerHung
 from tallymark.apply.applier import Applier
 from tallymark.apply.failure import Verdict, verdict_of
 from tallymark.apply.watch import Watch
@@ -41,6 +41,7 @@ _APART_AFTER = 3
 # Handlers take them one by one from the start: so many are held in memory at a time, and each may be a megabyte.
 _MANY = 500
 
+_REUSED = "its id was used before, for other contents"
 # What a batch says of each place, where the last word counts.
 _BY_PLACE = ("logged_ms", "ends")
 
@@ -135,9 +136,8 @@ class Commit:
         began = time.monotonic()
         staged = tx.staged(self._run, loaded.table, loaded.tokens, loaded.places)
         staged.check()
-        odd = self._screened(staged, loaded)
-        repeated, reused = staged.keep()
-        tx.quarantine([*odd, *((each, "its id was used before, for other contents") for each in reused)])
+        self._screen_odd(tx, staged, loaded)
+        repeated = staged.keep(lambda reused: tx.quarantine([(each, _REUSED) for each in reused]))
         kept, at_hand = staged.count, AtHand()
         try:
             self._apply(tx, staged, at_hand)
@@ -151,10 +151,11 @@ class Commit:
             read=loaded.rows,
             kept=kept,
             repeated=repeated,
-            applied=kept - len(applied.failed) - len(applied.behind) - len(later),
-            queued=len(later) + len(applied.behind) + len(applied.failed),
-            dead=sum(each.again_in_s is None for each in applied.failed),
-            quarantined=len(odd) + len(reused),
+            applied=kept - len(applied.failed) - len(applied.behind) - len(later) - at_hand.dead,
+            queued=len(later) + len(applied.behind) + len(applied.failed) + at_hand.dead,
+            dead=at_hand.dead,
+            # By the age that their ids claim, or because those were used before.
+            quarantined=loaded.rows - repeated - kept,
             load_s=load_s,
             logged_ms=loaded.logged_ms,
             ends={each.place: each.end for each in ranges},
@@ -174,14 +175,15 @@ class Commit:
         reached("pipeline.before_commit")
         return done
 
-    def _screened(self, staged: Staged, loaded: Loaded) -> list[tuple[Received, str]]:
-        """What cannot be kept as usual by the age that its id claims; nearly always nothing."""
+    def _screen_odd(self, tx: PostgresInboxTx, staged: Staged, loaded: Loaded) -> None:
+        """Set apart what cannot be kept as usual by the age that its id claims; nearly always nothing."""
         low, high = self._screen.bounds
         if loaded.low is None or loaded.high is None or (loaded.low >= low and loaded.high < high):
-            return []
-        good, odd = self._screen.sort(staged.drop_odd(low, high))
-        staged.put_back(good)
-        return odd
+            return
+        for piece in staged.drop_odd(low, high):
+            good, odd = self._screen.sort(piece)
+            staged.put_back(good)
+            tx.quarantine(odd)
 
     def _apply(self, tx: PostgresInboxTx, staged: Staged, at_hand: AtHand) -> None:
         if self._deferred:
@@ -227,12 +229,16 @@ class Commit:
             alone=self._alone,
             patience_over=self._patience_over,
         )
-        # A batch of Spark's may be as large as it likes: what is done is written down at once, and of what waits only a
-        # dead letter needs its value and its traceback.
+        # A batch of Spark's may be as large as it likes: what is done is written down at once, and so are dead letters,
+        # with their values and tracebacks; what is tried again needs neither.
         tx.record(found.applications)
+        dead = [each for each in found.failed if each.again_in_s is None]
+        put_off(tx, Applied(failed=dead), [])
+        at_hand.dead += len(dead)
         applied.failed += [
-            each if each.again_in_s is None else each._replace(queued=_outline(each.queued), traceback="")
+            each._replace(queued=_outline(each.queued), traceback="")
             for each in found.failed
+            if each.again_in_s is not None
         ]
         applied.behind += map(_outline, found.behind)
         keys = {

@@ -16,10 +16,7 @@ from tallymark.errors import Problem, TransactionEnded, said
 from tallymark.inbox.keeper import put_off
 from tallymark.inbox.ports import Failed, InboxTx, Queued
 from tallymark.inbox.salvage import Name, name_of
-from tallymark.store.postgres.staged import Staged
-
-# Whole rows, values and all, that are held in memory at a time.
-_PIECE = 500
+from tallymark.store.postgres.staged import PIECE, Staged
 
 
 @dataclass(slots=True)
@@ -27,6 +24,8 @@ class AtHand:
     """How far a micro-batch has come within its transaction."""
 
     applied: Applied = field(default_factory=Applied)
+    # How many are dead letters by now: they were written as they came.
+    dead: int = 0
     # Taken out before anything was applied: it waits behind its keys.
     later: list[Queued] = field(default_factory=list)
     # What is being handed over: from where to where in the batch's order, once that is known. What is before is done.
@@ -69,8 +68,8 @@ def write_mended(tx: InboxTx, staged: Staged, broken: BatchBroken, applier: Appl
     else:
         # As a whole: it may be large.
         low, high = at_hand.part or (0, staged.number())
-        for start in range(low, high, _PIECE):
-            rows = _queued(applier, staged, start, min(start + _PIECE, high))
+        for start in range(low, high, PIECE):
+            rows = _queued(applier, staged, start, min(start + PIECE, high))
             put_off(tx, Applied(failed=[_dead(applier, row, cause) for row in rows]), [])
     if at_hand.part is not None:
         waiting += [Queued(each, applier.key_hash(each)) for each in staged.outlines(at_hand.part[1])]

@@ -62,42 +62,47 @@ select id, source, named, topic, partition, "offset", position, key, value, head
   from {table} where token = any(%(tokens)s)
 
 -- name: drop_known
--- What the inbox has already: under an id that was used for something else in full, and with the same contents, which may
--- be all of a batch that is read again, only how many at which place.
-with gone as (
-    delete from {table} s using {schema}.inbox i
-     where s.token = any(%(tokens)s) and i.id = s.id and i.source = s.source and i.consumer = %(consumer)s
-    returning s.id, s.source, s.named, s.topic, s.partition, s."offset", s.position, s.key, s.value,
-              s.headers::text as headers, s.logged_at,
-              i.key is not distinct from s.key and i.value is not distinct from s.value as same
+-- What the inbox has already. With the same contents, which may be all of a batch that is read again, it goes, and is told by
+-- how many were at which place; under an id that was used for something else it is marked. Both go by one look.
+with known as (
+    select s.ctid as at, i.key is not distinct from s.key and i.value is not distinct from s.value as same
+      from {table} s join {schema}.inbox i on i.id = s.id and i.source = s.source and i.consumer = %(consumer)s
+     where s.token = any(%(tokens)s)
+), marked as (
+    update {table} s set n = -1 from known k where s.ctid = k.at and not k.same
+), gone as (
+    delete from {table} s using known k where s.ctid = k.at and k.same returning s.topic, s.partition
 )
-select id, source, named, topic, partition, "offset", position, key, value, headers, logged_at, 1::bigint from gone where not same
-union all
-select null, null, null, topic, partition, null, null, null, null, null, null, count(*) from gone where same
- group by topic, partition
+select topic, partition, count(*) from gone group by topic, partition
 
 -- name: drop_twice
--- What stands in this batch twice: the first one counts. Told as above.
+-- What stands in this batch twice: the first one counts. Told and marked as above.
 with firsts as (
     select distinct on (id, source) ctid as at, id, source, key, value from {table}
      where token = any(%(tokens)s) order by id, source, topic, partition, "offset"
+), known as (
+    select s.ctid as at, f.key is not distinct from s.key and f.value is not distinct from s.value as same
+      from {table} s join firsts f on s.id = f.id and s.source = f.source and s.ctid <> f.at
+     where s.token = any(%(tokens)s)
+), marked as (
+    update {table} s set n = -1 from known k where s.ctid = k.at and not k.same
 ), gone as (
-    delete from {table} s using firsts f
-     where s.token = any(%(tokens)s) and s.id = f.id and s.source = f.source and s.ctid <> f.at
-    returning s.id, s.source, s.named, s.topic, s.partition, s."offset", s.position, s.key, s.value,
-              s.headers::text as headers, s.logged_at,
-              f.key is not distinct from s.key and f.value is not distinct from s.value as same
+    delete from {table} s using known k where s.ctid = k.at and k.same returning s.topic, s.partition
 )
-select id, source, named, topic, partition, "offset", position, key, value, headers, logged_at, 1::bigint from gone where not same
-union all
-select null, null, null, topic, partition, null, null, null, null, null, null, count(*) from gone where same
- group by topic, partition
+select topic, partition, count(*) from gone group by topic, partition
 
--- name: drop_odd
+-- name: mark_odd
 -- Ids that cannot be trusted by the time they claim.
-delete from {table} where token = any(%(tokens)s) and id >= '00010000-0000-0000-0000-000000000000'
+update {table} set n = -1 where token = any(%(tokens)s) and id >= '00010000-0000-0000-0000-000000000000'
    and (id < %(low)s or id >= %(high)s)
-returning id, source, named, topic, partition, "offset", position, key, value, headers::text, logged_at
+
+-- name: marked
+-- What is taken out with its values: a piece at a time, for together they may be as large as the batch.
+select id, source, named, topic, partition, "offset", position, key, value, headers::text, logged_at
+  from {table} where token = any(%(tokens)s) and n = -1
+
+-- name: drop_marked
+delete from {table} where token = any(%(tokens)s) and n = -1
 
 -- name: put_back_odd
 -- Those that their handler's own scheme can tell: kept under their name, for their day's partition is gone.

@@ -48,6 +48,8 @@ _KINDS = (
 # So many rows of the queue are read whole; and so many keys of a batch are looked up at a time.
 _FEW_WAIT = 2_000
 _KEYS = 2_000
+# Whole rows, values and all, that are held in memory at a time.
+PIECE = 500
 _NO_ID = uuid.UUID(int=0)
 # How often somebody else's commit (a replay's) may come between our look and our insert.
 _TRIES = 5
@@ -114,44 +116,46 @@ class Staged:
                 raise StagingLost(f"{found.get(token, 0)} of {rows} rows that a task loaded are there")
         self._left = sum(self._expected.values())
 
-    def keep(self) -> tuple[int, list[Received]]:
-        """Put the rows into the inbox; gives back how many were kept before, and those that reuse an id."""
+    def keep(self, reused: Callable[[list[Received]], object]) -> int:
+        """Put the rows into the inbox; gives back how many were kept before. Those that reuse an id go to `reused`."""
         repeated = 0
-        reused: list[Received] = []
         for _ in range(_TRIES):
             if not self._left:
-                return repeated, reused
+                return repeated
             try:
                 with self._connection.transaction():
                     self._run_query("keep_staged")
-                return repeated, reused
+                return repeated
             except psycopg.errors.UniqueViolation:  # known before, or kept by a replay since we looked
-                known, others = self._told_apart()
-                repeated += known
-                reused += others
+                for name in ("drop_known", "drop_twice"):
+                    repeated += self._drop_counted(name)
+                    for piece in self._marked():
+                        reused(piece)
         raise Problem(
             f"others kept the same messages of {self._consumer} {_TRIES} times in a row while we did",
             remedy="look for a replay into the same consumer that does not end",
         )
 
-    def _told_apart(self) -> tuple[int, list[Received]]:
-        """Take out what the inbox has, and what stands here twice; gives back how many, and those that reuse an id."""
-        repeated = 0
-        reused: list[Received] = []
-        for name in ("drop_known", "drop_twice"):
-            for *row, count in self._rows(name):
-                if row[0] is None:
-                    repeated += count
-                    self._left -= count
-                    self.kept[row[3], row[4]] -= count
-                else:
-                    reused.append(Received(*row))
-        return repeated, self._without(reused)
+    def _drop_counted(self, name: str) -> int:
+        dropped = 0
+        for topic, partition, count in self._rows(name):
+            dropped += count
+            self.kept[topic, partition] -= count
+        self._left -= dropped
+        return dropped
 
-    def drop_odd(self, low: int, high: int) -> list[Received]:
-        """Take out what claims to be from before `low` or from after `high` (as ids)."""
-        bounds = {"low": uuid.UUID(int=low), "high": uuid.UUID(int=high)}
-        return self._without([Received(*row) for row in self._rows("drop_odd", **bounds)])
+    def drop_odd(self, low: int, high: int) -> Iterator[list[Received]]:
+        """Take out, a piece at a time, what claims to be from before `low` or from after `high` (as ids)."""
+        self._run_query("mark_odd", low=uuid.UUID(int=low), high=uuid.UUID(int=high))
+        yield from self._marked()
+
+    def _marked(self) -> Iterator[list[Received]]:
+        """What was marked, some at a time, and then it is gone."""
+        with psycopg.ServerCursor(self._connection, "tallymark_marked", row_factory=tuple_row) as cursor:
+            cursor.execute(self._sql["marked"], {"tokens": self._tokens})
+            while rows := cursor.fetchmany(PIECE):
+                yield self._without([Received(*row) for row in rows])
+        self._run_query("drop_marked")
 
     def put_back(self, messages: Sequence[Received]) -> None:
         for each in messages:
