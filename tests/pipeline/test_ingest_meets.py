@@ -18,7 +18,7 @@ from tallymark.inbox.keeper import put_off
 from tallymark.inbox.ports import Failed, InboxTx, Queued
 from tallymark.pipeline import committing, kafkasource
 from tallymark.pipeline.committing import Committed
-from tallymark.pipeline.effects import Effect, HandlersEffect, SqlEffect
+from tallymark.pipeline.effects import Effect, FunctionEffect, HandlersEffect, Messages, SqlEffect
 from tallymark.pipeline.tenure import Held
 from tallymark.policy import Backoff
 from tests.inbox.ground import Ground
@@ -151,6 +151,31 @@ def test_dead_letters_are_written_a_piece_at_a_time(
     ]
     assert ground.value("select count(*) from tallymark.dead_letters where value is not null") == 20
     assert max(pieces) <= 4
+
+
+# Enough for PostgreSQL to prefer an index.
+BAD = 2_500
+
+
+def test_a_batch_that_is_bad_throughout_is_not_read_over_and_over(
+    inbox_ground: Ground, spark: SparkSession
+) -> None:
+    """Cut in halves down to the last, each look goes by numbers and keys; and what failed is not tried once more."""
+    ground, counts, read = inbox_ground, list[int](), list[int]()
+    ground.send_values([{"account": f"account-{n}", "n": n, "amount": 1} for n in range(BAD)])
+
+    def apply(tx: Any, batch: Messages) -> None:
+        scanned = (
+            "select sum(seq_tup_read)::bigint from pg_stat_xact_user_tables where relname like 'staging_%'"
+        )
+        read.append(tx.execute(scanned).fetchone()[0])
+        counts.append(batch.count)
+        raise ValueError("all of it is bad")
+
+    done = Run(ground, spark, FunctionEffect(apply, [ground.topic]), max_offsets=10_000)()
+    assert sum(each.queued for each in done) == BAD
+    assert counts.count(counts[0]) == 1, counts[:3]
+    assert max(read) < 20 * BAD
 
 
 @pytest.mark.full

@@ -197,15 +197,24 @@ class Commit:
         if self._tried(tx, Messages(staged.relation(), staged.count)):
             staged.record()
             return
-        self._cut(tx, staged, at_hand, 0, staged.number())
+        self._cut(tx, staged, at_hand, 0, staged.number(), tried=True)
 
-    def _cut(self, tx: PostgresInboxTx, staged: Staged, at_hand: AtHand, low: int, high: int) -> None:
-        """The range, tried as a whole, in halves, and where it is small message by message."""
+    def _cut(
+        self,
+        tx: PostgresInboxTx,
+        staged: Staged,
+        at_hand: AtHand,
+        low: int,
+        high: int,
+        *,
+        tried: bool = False,
+    ) -> None:
+        """The range, tried as a whole unless it has been, in halves, and where it is small message by message."""
         if high <= low:
             return
         if high - low > _FEW and self._effect.whole is not None:
             at_hand.part, at_hand.rows = (low, high), None
-            if self._tried(tx, Messages(staged.relation(low, high), high - low)):
+            if not tried and self._tried(tx, Messages(staged.relation(low, high), high - low)):
                 staged.record(low, high)
                 return
             middle = (low + high) // 2

@@ -131,10 +131,15 @@ select distinct topic, key from {table}
  where token = any(%(tokens)s) and key is not null and topic = any(%(ordered)s)
 
 -- name: drop_behind
--- What has to wait behind these keys: all of it, or from the n-th row on.
+-- What has to wait behind these keys.
 delete from {table} s using unnest(%(topics)s::text[], %(keys)s::bytea[]) w(topic, key)
- where s.token = any(%(tokens)s) and (%(from_n)s::bigint is null or s.n >= %(from_n)s)
-   and s.topic = w.topic and s.key = w.key
+ where s.token = any(%(tokens)s) and s.topic = w.topic and s.key = w.key
+returning s.id, s.source, s.named, s.topic, s.partition, s."offset", s.position, s.key, null::bytea, '', s.logged_at
+
+-- name: drop_behind_from
+-- The same from the n-th row on. Asked for each piece in which something failed: by an index, for that may be all of them.
+delete from {table} s using unnest(%(topics)s::text[], %(keys)s::bytea[]) w(topic, key)
+ where s.token = any(%(tokens)s) and s.n >= %(from_n)s and s.topic = w.topic and s.key = w.key
 returning s.id, s.source, s.named, s.topic, s.partition, s."offset", s.position, s.key, null::bytea, '', s.logged_at
 
 -- name: number

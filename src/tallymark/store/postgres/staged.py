@@ -182,12 +182,10 @@ class Staged:
 
     def drop_behind(self, keys: Collection[tuple[str, bytes]], from_n: int | None = None) -> list[Received]:
         """The same for these keys: for all of it, or from the n-th row on."""
-        parameters = {
-            "topics": [topic for topic, _ in keys],
-            "keys": [key for _, key in keys],
-            "from_n": from_n,
-        }
-        return self._in_order(self._rows("drop_behind", **parameters))
+        waiting = {"topics": [topic for topic, _ in keys], "keys": [key for _, key in keys]}
+        if from_n is None:
+            return self._in_order(self._rows("drop_behind", **waiting))
+        return self._in_order(self._rows("drop_behind_from", **waiting, from_n=from_n))
 
     def _in_order(self, rows: Sequence[Any]) -> list[Received]:
         found = [Received(*row) for row in rows]
