@@ -16,7 +16,7 @@ from tallymark.apply.incoming import Message
 from tallymark.apply.options import Defaults
 from tallymark.inbox.keeper import put_off
 from tallymark.inbox.ports import Failed, InboxTx, Queued
-from tallymark.pipeline import committing, kafkasource
+from tallymark.pipeline import batchsize, committing, kafkasource
 from tallymark.pipeline.committing import Committed
 from tallymark.pipeline.effects import Effect, FunctionEffect, HandlersEffect, Messages, SqlEffect
 from tallymark.pipeline.tenure import Held
@@ -24,6 +24,7 @@ from tallymark.policy import Backoff
 from tests.inbox.ground import Ground
 from tests.leaders import wait_for_leaders
 from tests.pipeline.grounds import APPLY, Run
+from tests.waiting import wait_for
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -151,6 +152,47 @@ def test_dead_letters_are_written_a_piece_at_a_time(
     ]
     assert ground.value("select count(*) from tallymark.dead_letters where value is not null") == 20
     assert max(pieces) <= 4
+
+
+def handed_over(ground: Ground, **options: Any) -> HandlersEffect:
+    """One by one, each effect with its message's id."""
+    handlers = Handlers(Defaults().changed(**options))
+
+    def apply(message: Message, tx: Any) -> None:
+        tx.execute("insert into effect (message_id) select %s from pg_sleep(0.01)", [str(message.id)])
+
+    handlers.handler(ground.topic)(apply)
+    return HandlersEffect(handlers)
+
+
+def test_what_waits_for_its_rate_is_committed_by_the_second(
+    inbox_ground: Ground, spark: SparkSession
+) -> None:
+    """All of it in one transaction could neither be stopped nor kept when the session is lost."""
+    ground = inbox_ground
+    ground.send(200)
+    run = Run(ground, spark, handed_over(ground, max_rate=20), available_now=False)
+    told = run.start()
+    wait_for(lambda: len(run.done) >= 3 or told.done(), within=60, what="several batches")
+    run.stop.set()
+    done = told.result(20)
+    assert ground.applied() == sum(each.applied for each in done) < 200
+    assert max(each.read for each in done) <= 24
+
+
+def test_what_takes_long_is_committed_in_smaller_batches(
+    inbox_ground: Ground, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the same run. One more may have been loaded meanwhile as large as the first."""
+    ground = inbox_ground
+    monkeypatch.setattr(batchsize, "_WITHIN_S", 0.05)
+    monkeypatch.setattr(batchsize, "_FEW", 12)
+    ids = ground.send(180)
+    done = Run(ground, spark, handed_over(ground), max_offsets=60)()
+    assert {row[0] for row in ground.query("select message_id from effect")} == set(ids)
+    assert ground.applied() == sum(each.applied for each in done) == 180
+    assert done[0].read > 30
+    assert max(each.read for each in done[2:]) <= 15
 
 
 # Enough for PostgreSQL to prefer an index.

@@ -241,6 +241,19 @@ def test_batches_get_smaller_where_commits_lose_their_session() -> None:
     assert small.offsets == 60
 
 
+def test_batches_get_smaller_where_handlers_take_long() -> None:
+    """To what fits into five seconds, by what the last one took; to no fewer than Spark is worth."""
+    size = BatchSize(10_000, floor=1_000)
+    assert (size.took(10_000, 5.0), size.offsets) == (False, 10_000)
+    assert (size.took(10_000, 20.0), size.offsets) == (True, 2_500)
+    assert (size.took(2_500, 3.0), size.offsets) == (False, 2_500), "what was learned is kept"
+    assert (size.took(3, 60.0), size.offsets) == (True, 100)
+    assert (size.took(100, 60.0), size.offsets) == (False, 100)
+    assert [size.lost() for _ in range(3)] == [False] * 3
+    few = BatchSize(20, floor=1_000)
+    assert (few.took(20, 60.0), few.offsets) == (False, 20)
+
+
 def test_what_batches_came_to_is_added_up() -> None:
     one = Committed(
         read=3, kept=2, load_s=0.5, logged_ms={("a", 0): 1, ("a", 1): 2}, ends={("a", 0): 5, ("a", 1): 6}

@@ -33,7 +33,7 @@ Committing = Callable[[Loaded, list[Range], float], None]
 
 
 class Batches:
-    """One query's."""
+    """One query's. With `enough` set no further one is begun: what comes is for the next query."""
 
     def __init__(
         self,
@@ -44,6 +44,7 @@ class Batches:
         committing: Committing,
         *,
         stop: threading.Event,
+        enough: threading.Event | None = None,
     ) -> None:
         self._checkpoint = checkpoint
         self._store = store
@@ -51,6 +52,7 @@ class Batches:
         self._commits = commits
         self._committing = committing
         self._stop = stop
+        self._enough = enough or threading.Event()
         # What went wrong with a batch.
         self.failure: TallymarkError | None = None
         self._busy = threading.Lock()
@@ -89,6 +91,9 @@ class Batches:
 
     def _one(self, source: DataFrame, number: int) -> None:
         reached("pipeline.offsets_written")
+        if self._enough.is_set():
+            self._over = True
+            return
         while self._tenure.paused.is_set():
             if self._stop.wait(LOOK_S) or self._asked:
                 # Spark takes this one for done: a later one would be committed as if this one had been.

@@ -38,6 +38,8 @@ log = logging.getLogger("tallymark.pipeline")
 _FEW = 32
 # After so many deadlocks or serialization failures in a row the parts of a batch are tried apart.
 _APART_AFTER = 3
+# So many are handed over one by one in one transaction, before it is known how long they take.
+_HANDED_OVER = 10_000
 # Handlers take them one by one from the start: so many are held in memory at a time, and each may be a megabyte.
 _MANY = 500
 
@@ -108,6 +110,17 @@ class Commit:
         self._alone = self._one_by_one = False
         # Deadlocks and serialization failures that this batch has met in a row.
         self._transient = 0
+
+    @property
+    def at_most(self) -> int | None:
+        """How many messages one transaction should have where they are handed over one by one; None: any number.
+
+        As in the service: what is slow, or waits for its rate, would hold it open for hours, and nobody could stop it.
+        """
+        if self._deferred or self._effect.whole is not None:
+            return None
+        limits = [self.applier.at_most(topic) for topic in self._effect.handlers.topics]
+        return min([_HANDED_OVER, *(each for each in limits if each is not None)])
 
     def suspect(self, messages: Sequence[Queued], reason: str) -> None:
         """These hung in a thread that was left behind: one counts as a failed attempt; of a list it is looked for."""

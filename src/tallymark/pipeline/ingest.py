@@ -100,7 +100,11 @@ class Ingest:
         self._config = config
         self._stop = stop
         self._note = note
-        self._size = BatchSize(config.max_offsets, config.min_offsets)
+        self._size = BatchSize(
+            min(config.max_offsets, commit.at_most or config.max_offsets), config.min_offsets
+        )
+        # Set when batches are to be smaller: that is for a new query.
+        self._resized = threading.Event()
         self._commits = OneBehind("tallymark-commit")
         # Whether this query got through to Kafka, and a batch of it to the database.
         self._reached_kafka = self._has_committed = False
@@ -112,7 +116,10 @@ class Ingest:
             self._reached_kafka = self._has_committed = False
             try:
                 self._tenure.take(self._stop.wait)
+                self._resized.clear()
                 self._query()
+                if self._resized.is_set():
+                    continue
                 if self._config.available_now:
                     self._commits.hand_in(self.work_off)
                     self._see_out()
@@ -147,7 +154,13 @@ class Ingest:
         starts = {place: position.next_offset for place, position in self._tenure.positions().items()}
         checkpoint = new_checkpoint(self._config.checkpoint)
         batches = Batches(
-            checkpoint, self._store, self._tenure, self._commits, self._committed, stop=self._stop
+            checkpoint,
+            self._store,
+            self._tenure,
+            self._commits,
+            self._committed,
+            stop=self._stop,
+            enough=self._resized,
         )
         try:
             source = kafkasource.stream(
@@ -175,7 +188,7 @@ class Ingest:
                 # Spark tells of idle triggers too, and of none that did not reach Kafka.
                 self._reached_kafka = self._reached_kafka or query.lastProgress is not None
                 self.look()
-                if self._stop.is_set():
+                if self._stop.is_set() or self._resized.is_set():
                     break
         finally:
             try:
@@ -241,7 +254,7 @@ class Ingest:
         self._tenure.refuse_recreated()
         while True:
             try:
-                self._commit_once(loaded, ranges, load_s)
+                done = self._commit_once(loaded, ranges, load_s)
                 break
             except Exception as error:
                 attempt += 1
@@ -253,12 +266,20 @@ class Ingest:
                 self._wait_out(known, attempt, share=_SOON)
         self._has_committed = True
         self._size.committed()
+        if self._commit.at_most is not None and self._size.took(done.read, done.commit_s):
+            log.info(
+                "a commit took %.0f s: at most %d offsets in a batch from now on",
+                done.commit_s,
+                self._size.offsets,
+                extra={"action": "pipeline.smaller"},
+            )
+            self._resized.set()
         self._commit.note_committed()
         self._tenure.note_moved({each.place: each.end for each in ranges})
         self._store.clear_staging(loaded.table)
         self.work_off(at_most=10)
 
-    def _commit_once(self, loaded: Loaded, ranges: list[Range], load_s: float) -> None:
+    def _commit_once(self, loaded: Loaded, ranges: list[Range], load_s: float) -> Committed:
         reached("pipeline.loaded")
         try:
             with self._store.inbox.begin() as tx:
@@ -268,6 +289,7 @@ class Ingest:
             raise LeftBehind(str(broken)) from broken
         reached("pipeline.after_commit")
         self._note(done)
+        return done
 
     def _mend(self, broken: BatchBroken, loaded: Loaded) -> None:
         """A handler ended the transaction. Where that has committed, what it kept has no mark and is in no queue yet."""
