@@ -96,6 +96,26 @@ def test_status_while_positions_are_held(
     assert (run["running"], run["trouble"]) == (True, None)
 
 
+def test_status_tells_the_age_of_what_is_not_kept_yet(
+    inbox_ground: Ground, make_station: MakeStation, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And not that of the last one kept: after a quiet weekend a fresh message would be three days late."""
+    make_station(lease_s=60.0)
+    where = ["--database", inbox_ground.url, "--bootstrap-servers", inbox_ground.servers]
+
+    def lag() -> tuple[int, float]:
+        assert main(["pipeline", "status", "--json", *where]) == 0
+        (run,) = json.loads(capsys.readouterr().out)["runs"]
+        return run["lag"], run["lag_s"]
+
+    assert lag() == (0, 0.0)
+    inbox_ground.query("update tallymark.positions set logged_at = now() - interval '3 days' returning 1")
+    inbox_ground.send(1)
+    offsets, seconds = lag()
+    assert offsets > 0
+    assert 0 < seconds < 600
+
+
 def test_a_run_keeps_house(make_station: MakeStation) -> None:
     """P7: a run of weeks needs the partitions of weeks to come."""
     kept = threading.Event()
@@ -281,26 +301,6 @@ def test_a_topic_made_anew_is_refused_before_a_commit(
     assert inbox_ground.value("select count(*) from tallymark.positions where halted is not null") == 1
 
 
-def test_a_partition_without_a_leader_is_waited_for(
-    inbox_ground: Ground, make_tenure: Callable[..., Tenure]
-) -> None:
-    class Silent(Logs):
-        def bounds(self, places: Collection[Place]) -> dict[Place, tuple[int, int]]:
-            return super().bounds([place for place in places if place[1] != 1])
-
-    with pytest.raises(Unreachable, match=f"nothing of {inbox_ground.topic}/1"):
-        make_tenure(Silent).take()
-
-
-def test_a_topic_that_kafka_does_not_tell_of_is_waited_for(
-    inbox_ground: Ground, make_tenure: Callable[..., Tenure]
-) -> None:
-    """It must not drop out of the run in silence."""
-    with pytest.raises(Unreachable, match="nothing of topic not-to-be-found"):
-        make_tenure(more_topics=["not-to-be-found"]).take()
-    assert inbox_ground.positions() == {}
-
-
 class Low(Logs):
     """A Kafka whose leader has just died: its successor knows, for so many looks, an end that is a little behind."""
 
@@ -354,6 +354,26 @@ def test_an_end_that_stays_too_low_is_a_log_that_was_cut(
         make_tenure(Low).take(looks.append)
     assert looks
     assert inbox_ground.value(HALTED) == 1
+
+
+def test_a_partition_without_a_leader_is_waited_for(
+    inbox_ground: Ground, make_tenure: Callable[..., Tenure]
+) -> None:
+    class Silent(Logs):
+        def bounds(self, places: Collection[Place]) -> dict[Place, tuple[int, int]]:
+            return super().bounds([place for place in places if place[1] != 1])
+
+    with pytest.raises(Unreachable, match=f"nothing of {inbox_ground.topic}/1"):
+        make_tenure(Silent).take()
+
+
+def test_a_topic_that_kafka_does_not_tell_of_is_waited_for(
+    inbox_ground: Ground, make_tenure: Callable[..., Tenure]
+) -> None:
+    """It must not drop out of the run in silence."""
+    with pytest.raises(Unreachable, match="nothing of topic not-to-be-found"):
+        make_tenure(more_topics=["not-to-be-found"]).take()
+    assert inbox_ground.positions() == {}
 
 
 def test_a_call_that_comes_late_does_nothing(

@@ -12,6 +12,17 @@ from tallymark.broker.kafka import Consumer, KafkaError, KafkaException, TopicPa
 Place = tuple[str, int]
 
 
+def oldest_left(
+    client: profiles.Client, bounds: Mapping[Place, tuple[int, int]], upto: Mapping[Place, int]
+) -> dict[Place, datetime]:
+    """Kafka's time of the first message that whoever came so far has not got; places where there is none are left out.
+
+    What its log has lost counts for nothing: of that nobody knows how old it was.
+    """
+    left = {place: max(offset, bounds[place][0]) for place, offset in upto.items() if place in bounds}
+    return logged_at(client, {place: offset for place, offset in left.items() if offset < bounds[place][1]})
+
+
 def logged_at(
     client: profiles.Client, offsets: Mapping[Place, int], *, within_s: float = 5.0
 ) -> dict[Place, datetime]:

@@ -289,12 +289,8 @@ def _ends(settings: Settings, consumers: list[ConsumerStatus]) -> Ends:
         client = connections.kafka_client(settings)
         reach(client)
         bounds = offsets.bounds(admin_client(client), positions)
-        behind = {
-            place: max(offset, bounds[place][0])
-            for place, offset in positions.items()
-            if place in bounds and offset < bounds[place][1]
-        }
-        return Ends({place: end for place, (_, end) in bounds.items()}, peek.logged_at(client, behind))
+        oldest = peek.oldest_left(client, bounds, positions)
+        return Ends({place: end for place, (_, end) in bounds.items()}, oldest)
     except TallymarkError as error:
         return Ends({}, {}, str(error))
 

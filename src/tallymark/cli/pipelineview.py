@@ -6,7 +6,7 @@ not.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,6 +26,15 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from tallymark.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """How far a consumer is behind its logs."""
+
+    offsets: int
+    # The age of the first message that is not kept yet; 0 where only markers, or nothing, lie ahead.
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,49 +111,63 @@ def _runs(settings: Settings, consumer: str | None) -> list[Look]:
             f"the pipeline has not run for {consumer} in this database",
             remedy="`tallymark inbox status` shows who reads, by service or by Spark",
         )
+    ran = {each.consumer for each in runs}
     consumers = {
-        each.consumer: each for each in InboxOperators(url, schema=settings.schema_name).status(None)
+        each.consumer: each
+        for each in InboxOperators(url, schema=settings.schema_name).status(None)
+        if each.consumer in ran
     }
-    ends = _ends(settings, consumers)
-    return [_looked(each, consumers.get(each.consumer), ends) for each in runs]
+    lags = _lags(settings, consumers)
+    return [_looked(each, consumers.get(each.consumer), lags.get(each.consumer)) for each in runs]
 
 
-def _looked(run: RunStatus, standing: ConsumerStatus | None, ends: dict[tuple[str, int], int] | None) -> Look:
+def _looked(run: RunStatus, standing: ConsumerStatus | None, lag: Lag | None) -> Look:
     positions = standing.positions if standing is not None else []
     held = [each for each in positions if each.owner == run.owner and each.alive]
-    behind = (
-        {each.place: max(0, ends[each.place] - each.next_offset) for each in positions if each.place in ends}
-        if ends is not None
-        else None
-    )
-    lag = None if behind is None else sum(behind.values())
-    late = [each.logged_at for each in positions if behind and behind.get(each.place) and each.logged_at]
     return Look(
         run,
         running=bool(held),
-        lag=lag,
-        lag_s=(datetime.now(UTC) - min(late)).total_seconds() if late else (0.0 if lag == 0 else None),
+        lag=None if lag is None else lag.offsets,
+        lag_s=None if lag is None else lag.seconds,
         trouble=run.trouble
         if run.ended_at
         else (None if held else "it was killed: it never said that it ended"),
     )
 
 
-def _ends(settings: Settings, consumers: Mapping[str, ConsumerStatus]) -> dict[tuple[str, int], int] | None:
-    """Where the logs end; None where Kafka cannot be asked."""
-    from tallymark.broker import offsets
+def _lags(settings: Settings, consumers: Mapping[str, ConsumerStatus]) -> dict[str, Lag]:
+    """How far each consumer is behind; nothing where Kafka cannot be asked."""
+    from tallymark.broker import offsets, peek
     from tallymark.broker.reach import admin_client, reach
 
-    places = [each.place for status in consumers.values() for each in status.positions]
+    upto = {name: {each.place: each.next_offset for each in one.positions} for name, one in consumers.items()}
+    places = {place for positions in upto.values() for place in positions}
     if not places:
-        return {}
+        return {name: Lag(0, 0.0) for name in consumers}
     try:
         client = connections.kafka_client(settings)
         reach(client)
-        return {place: end for place, (_, end) in offsets.bounds(admin_client(client), places).items()}
+        bounds = offsets.bounds(admin_client(client), places)
+        return {
+            name: Lag(
+                sum(
+                    max(0, bounds[place][1] - offset)
+                    for place, offset in positions.items()
+                    if place in bounds
+                ),
+                _age(peek.oldest_left(client, bounds, positions).values()),
+            )
+            for name, positions in upto.items()
+        }
     except TallymarkError as error:
         output.remark(f"without Kafka: {error}")
-        return None
+        return {}
+
+
+def _age(moments: Iterable[datetime]) -> float:
+    """Of the oldest; 0 where there is none."""
+    now = datetime.now(UTC)
+    return max((max(0.0, (now - each).total_seconds()) for each in moments), default=0.0)
 
 
 def shown(found: PipelineLook) -> list[RenderableType]:

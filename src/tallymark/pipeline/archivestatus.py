@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from tallymark.broker import peek, profiles, topics
 from tallymark.broker.offsets import Logs
@@ -106,10 +105,7 @@ def summed_up(
 
 def _oldest(client: profiles.Client, state: Archive, bounds: Mapping[Place, Bounds]) -> dict[Place, int]:
     """Kafka's time of the first message of each partition that is not archived."""
-    asked: dict[Place, Any] = {}
-    for place, each in bounds.items():
-        extent = state.extents.get(place)
-        start = max(extent.next if extent else 0, each.first)
-        if start < each.end:
-            asked[place] = start
-    return {place: int(at.timestamp() * 1000) for place, at in peek.logged_at(client, asked).items()}
+    ends = {place: (each.first, each.end) for place, each in bounds.items()}
+    upto = {place: state.extents[place].next if place in state.extents else 0 for place in bounds}
+    oldest = peek.oldest_left(client, ends, upto)
+    return {place: int(at.timestamp() * 1000) for place, at in oldest.items()}
