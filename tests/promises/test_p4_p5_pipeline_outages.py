@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import signal
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -117,37 +121,68 @@ def test_a_leader_dies_in_mid_stream(
 def test_from_the_service_to_spark_and_back_while_messages_come(
     make_inbox_ground: MakeInboxGround, tmp_path: Path
 ) -> None:
-    """Each stops in good order and the other goes on; who starts too early is told, or waits."""
+    """Each stops in good order and the other goes on, three times; who starts too early is told, or waits."""
     ground = make_inbox_ground()
-    with ground.inbox(lease_seconds=LEASE_S) as service:
-        ground.send(100)
-        ground.wait_applied(100, service)
-        with pipeline(ground, tmp_path, lease_seconds=LEASE_S) as early:
-            assert early.wait(240) == 1
-            assert "is held by" in early.output
-            assert "a service reads for this consumer" in early.output
-        ground.send(50)
-        service.terminate()
-        assert service.wait() == 0, service.output
-    ground.send(50)
-    with pipeline(ground, tmp_path, available_now=False, inbox={}, lease_seconds=LEASE_S) as spark:
-        wait_for(lambda: ground.applied() >= 200 or not spark.is_alive(), within=240, what="Spark goes on")
-        assert spark.is_alive(), spark.output
-        ground.send(100)
-        # The service is started beside it: it waits until Spark has left.
+    with producing(ground):
         with ground.inbox(lease_seconds=LEASE_S) as service:
-            service.wait_output("is held by")
-            wait_for(lambda: ground.applied() >= 300, what="Spark still reads")
-            spark.terminate()
-            assert spark.wait(240) == 0, spark.output
-            ground.send(100)
-            ground.wait_applied(400, service)
+            goes_on(ground, service)
+            with pipeline(ground, tmp_path, lease_seconds=LEASE_S) as early:
+                assert early.wait(240) == 1
+                assert "is held by" in early.output
+                assert "a service reads for this consumer" in early.output
+            goes_on(ground, service)
             service.terminate()
             assert service.wait() == 0, service.output
+        with pipeline(ground, tmp_path, available_now=False, inbox={}, lease_seconds=LEASE_S) as spark:
+            goes_on(ground, spark)
+            # The service is started beside it: it waits until Spark has left.
+            with ground.inbox(lease_seconds=LEASE_S) as service:
+                service.wait_output("is held by")
+                goes_on(ground, spark)
+                spark.terminate()
+                assert spark.wait(240) == 0, spark.output
+                goes_on(ground, service)
+                service.terminate()
+                assert service.wait() == 0, service.output
+        with pipeline(ground, tmp_path, available_now=False, inbox={}, lease_seconds=LEASE_S) as spark:
+            goes_on(ground, spark)
+            spark.terminate()
+            assert spark.wait(240) == 0, spark.output
+    with pipeline(ground, tmp_path, inbox={}) as rest:
+        assert rest.wait(240) == 0, rest.output
     found = ground.compare()
-    assert found.expected == 400
+    assert found.expected == ground.sent
     assert found.is_clean, found
-    assert ground.value("select count(*) from tallymark.applications") == 400
+    assert ground.value("select count(*) from tallymark.applications") == ground.sent
+
+
+@contextmanager
+def producing(ground: Ground) -> Iterator[None]:
+    """Messages come, without a pause, for as long as this lasts."""
+    enough = threading.Event()
+
+    def send() -> None:
+        while not enough.is_set():
+            ground.send(20)
+
+    with ThreadPoolExecutor(1) as pool:
+        sent = pool.submit(send)
+        try:
+            yield
+        finally:
+            enough.set()
+        sent.result(60)
+
+
+def goes_on(ground: Ground, child: Child) -> None:
+    """It is alive, and applies what comes."""
+    before = ground.applied()
+    wait_for(
+        lambda: ground.applied() >= before + 60 or not child.is_alive(),
+        within=240,
+        what="messages are applied",
+    )
+    assert child.is_alive(), child.output
 
 
 def stopped_below(child: Child) -> list[psutil.Process]:
