@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -160,3 +162,52 @@ def test_a_newer_version_is_refused(path: Path) -> None:
 def test_the_file_is_in_wal_mode(path: Path) -> None:
     create(path)
     assert sqlite3.connect(path).execute("pragma journal_mode").fetchone() == ("wal",)
+
+
+@contextmanager
+def another_writes(path: Path) -> Iterator[threading.Event]:
+    """Another connection has written, and commits when the event is set."""
+    writing, may_go = threading.Event(), threading.Event()
+
+    def write() -> None:
+        with closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("begin immediate")
+            other.execute("insert into sales values (0)")
+            writing.set()
+            may_go.wait(30)
+            other.execute("commit")
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    assert writing.wait(30)
+    try:
+        yield may_go
+    finally:
+        may_go.set()
+        thread.join(30)
+
+
+ADDS: dict[str, Callable[[sqlite3.Connection], object]] = {
+    "add": lambda tx: OUTBOX.add(tx, "sales", 1),
+    "named": lambda tx: OUTBOX.add(tx, "sales", 1, dedup_key="sale 1"),
+    "many": lambda tx: OUTBOX.add_many(tx, [Draft("sales", n) for n in range(3)]),
+}
+
+
+@pytest.mark.parametrize("first", ADDS.values(), ids=ADDS)
+@pytest.mark.parametrize("begun", ["by us", "by itself"])
+def test_adding_first_waits_for_another_writer(
+    path: Path, tx: sqlite3.Connection, first: Callable[[sqlite3.Connection], object], begun: str
+) -> None:
+    """The relay, most often. SQLite waits for nobody when a transaction that has read begins to write."""
+    tx.commit()
+    create(path)
+    if begun == "by itself":  # as the driver does from Python 3.12 on, with autocommit=False
+        tx.execute("begin")
+    with another_writes(path) as may_go:
+        # The other one lets go only when this one asks for the right to write: whoever does not wait fails before.
+        asks = ("begin immediate", "delete from tallymark_identity")
+        tx.set_trace_callback(lambda sql: may_go.set() if sql.lower().startswith(asks) else None)
+        first(tx)
+    tx.commit()
+    assert count(path) >= 1

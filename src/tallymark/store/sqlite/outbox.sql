@@ -1,3 +1,7 @@
+-- name: begin_to_write
+-- Changes nothing, and waits until this transaction may write: SQLite waits for nobody once a transaction has read.
+delete from {schema}_identity where false
+
 -- name: add
 insert into {schema}_outbox (id, topic, key, value, headers, partition) values (?, ?, ?, ?, ?, ?)
 

@@ -18,6 +18,9 @@ from tallymark.message import Entry
 from tallymark.outbox.ports import AddOptions, MessageStatus
 from tallymark.store.sqlite.schema import make_tables, queries
 
+# A transaction that reads before it writes is refused at once where another writer came between: nothing waits then.
+_WAITING = {"": "IMMEDIATE", "DEFERRED": "IMMEDIATE"}
+
 
 class SqliteWriter:
     """The outbox's port, on SQLite. `tx` is a sqlite3 connection or cursor."""
@@ -101,10 +104,12 @@ class SqliteWriter:
         """An add that is refused leaves the caller's transaction as it was. The first one makes the tables."""
         connection.execute("savepoint tallymark_add")
         try:
-            if (
-                _one(connection, "select 1 from sqlite_master where name = ?", [f"{self._schema}_identity"])
-                is None
-            ):
+            try:
+                # First of all, whoever began the transaction: the driver begins some itself (autocommit=False).
+                connection.execute(self._sql["begin_to_write"])
+            except sqlite3.OperationalError as error:
+                if not _is_missing(error):
+                    raise
                 make_tables(connection, self._schema)
             yield
         except BaseException:
@@ -136,7 +141,8 @@ def _begun(tx: Any) -> sqlite3.Connection:
             "a message can only be added inside a transaction: the SQLite connection is in autocommit",
             remedy="begin one, so that the message commits or rolls back with the business data",
         )
-    connection.execute(f"begin {connection.isolation_level}")
+    level = connection.isolation_level.upper()
+    connection.execute(f"begin {_WAITING.get(level, level)}")
     return connection
 
 
