@@ -11,6 +11,7 @@ from typing import Any
 import psycopg
 
 from tallymark.broker.cluster import KafkaCluster
+from tallymark.errors import TallymarkError
 from tallymark.lifecycle import Mode
 from tallymark.outbox.outbox import Draft, Outbox
 from tallymark.relay.config import RelayConfig
@@ -201,6 +202,16 @@ def until_idle(worker: LaneWorker, *, steps: int = 200) -> int:
         if idle == 2:  # once more: the first may have been the turn that noticed a topic put right
             return sent
     raise AssertionError(f"the lane still had something to do after {steps} steps")
+
+
+def idle_in_the_end(worker: LaneWorker) -> bool:
+    """Whether nothing is left to send; where something passes, it settles anew the next time, as a station does."""
+    try:
+        until_idle(worker)
+    except TallymarkError:
+        worker.reset()
+        return False
+    return True
 
 
 def tallymark(*arguments: str) -> Child:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from tallymark.broker import profiles, receipts, topics
 from tallymark.broker.fencing import may_use_transactions
 from tallymark.broker.kafka import AdminClient
+from tallymark.broker.patience import Pace
 from tallymark.broker.producers import PublisherSettings
 from tallymark.broker.publisher import KafkaPublisher
 from tallymark.broker.safety import Purpose, judge, refused
@@ -32,16 +33,18 @@ class KafkaCluster:
         self._prefix = prefix
         self._accepted = frozenset(accepted)
         self._timeout_s = transaction_timeout_s
+        self._paces: dict[int, Pace] = {}
         self._copies = receipts_copies
         self._admin: AdminClient | None = None
 
     def publisher(
         self, identity: Identity, lane: int, mode: Mode, topics: Sequence[TopicRecord]
     ) -> KafkaPublisher:
+        pace = self._paces.setdefault(lane, Pace(self._timeout_s))
         settings = PublisherSettings(
-            self._client, identity, lane, ModePolicy.of(mode), self._prefix, self._timeout_s
+            self._client, identity, lane, ModePolicy.of(mode), self._prefix, pace.seconds
         )
-        return KafkaPublisher(settings, topics)
+        return KafkaPublisher(settings, topics, pace)
 
     def inspect(self, topic: str) -> TopicReport:
         if self._admin is None:

@@ -5,13 +5,14 @@ producer of it: a lane is fenced when both are.
 from __future__ import annotations
 
 from tallymark.broker import faults, profiles
-from tallymark.broker.kafka import KafkaException, Producer
+from tallymark.broker.kafka import KafkaError, KafkaException, Producer
 from tallymark.broker.patience import Patience
 from tallymark.broker.verdicts import DENIED
 from tallymark.errors import AccessDenied, Unreachable
 from tallymark.relay.ports import Identity
 
 _CHECK_WITHIN_S = 30.0
+_TOO_LONG = frozenset({KafkaError.INVALID_TRANSACTION_TIMEOUT})
 # In slices: whoever is told to stop meanwhile does not wait for the rest.
 _SLICE_S = 1.0
 
@@ -32,6 +33,12 @@ def fence(producer: Producer, patience: Patience) -> None:
             # What has timed out goes on in the client, and is asked for again.
             if not (faults.error_of(error).retriable() and goes_on()):
                 raise _not_fenced(error) from error
+
+
+def is_too_long(refusal: Unreachable) -> bool:
+    """Whether the brokers refuse a transaction that may take as long as ours."""
+    cause = refusal.__cause__
+    return isinstance(cause, KafkaException) and faults.error_of(cause).code() in _TOO_LONG
 
 
 def may_use_transactions(client: profiles.Client, identity: Identity) -> None:

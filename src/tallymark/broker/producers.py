@@ -30,6 +30,7 @@ class PublisherSettings:
     lane: int
     policy: ModePolicy
     prefix: str
+    # How long a batch may take, with or without a transaction.
     transaction_timeout_s: float
 
 

@@ -18,14 +18,16 @@ fences anew, so it is for the lane's owner only, in the thread that knows of the
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
-from tallymark.broker import faults, receipts
+from tallymark.broker import faults, fencing, receipts
 from tallymark.broker.kafka import KafkaError, KafkaException, Message, Producer
+from tallymark.broker.patience import Pace
 from tallymark.broker.producers import LaneProducers, PublisherSettings
 from tallymark.broker.remembered import Headings, Placing
 from tallymark.broker.verdicts import PURGED, Scope, scope_of
@@ -57,6 +59,7 @@ class _Flight:
     """A batch on its way."""
 
     rows: Sequence[Row]
+    began: float = field(default_factory=time.monotonic)
     unacknowledged: int = 0
     receipt: Receipt | None = None
     failures: list[tuple[Row, KafkaError]] = field(default_factory=list)
@@ -66,8 +69,11 @@ class _Flight:
 class KafkaPublisher:
     """One lane's batches on their way, by its producers."""
 
-    def __init__(self, settings: PublisherSettings, topics: Sequence[TopicRecord]) -> None:
+    def __init__(
+        self, settings: PublisherSettings, topics: Sequence[TopicRecord], pace: Pace | None = None
+    ) -> None:
         self._settings = settings
+        self._pace = pace or Pace(settings.transaction_timeout_s)
         self._transactional = settings.policy.transactional
         self._headings = Headings()
         self._placings = {record.topic: Placing(record.partitions) for record in topics}
@@ -81,8 +87,14 @@ class KafkaPublisher:
         return self._producers.now
 
     def fence(self) -> None:
-        if self._transactional:
+        if not self._transactional:
+            return
+        try:
             self._producers.fence()
+        except Unreachable as refusal:
+            if fencing.is_too_long(refusal):
+                self._pace.was_refused(self._settings.transaction_timeout_s)
+            raise
 
     def last_receipt(self, after: Receipt | None) -> Receipt | None:
         if not self._transactional:
@@ -108,10 +120,23 @@ class KafkaPublisher:
 
     def finish(self) -> Outcome:
         flight = self._flights.popleft()
-        return self._outcome(partial(self._commit if self._transactional else self._acknowledged, flight))
+        ask = self._commit if self._transactional else self._acknowledged
+        outcome = self._in_time(partial(ask, flight), flight.began)
+        if isinstance(outcome, Sent):
+            self._pace.landed(time.monotonic() - flight.began)
+        return outcome
 
     def examine(self, rows: Sequence[Row]) -> Rejected | Unknown:
-        return self._outcome(partial(self._why_refused, rows))
+        return self._in_time(partial(self._why_refused, rows), time.monotonic())
+
+    def outgrown(self) -> bool:
+        return self._pace.seconds < self._settings.transaction_timeout_s
+
+    def _in_time(self, ask: Callable[[], _O], began: float) -> _O | Unknown:
+        outcome, given = self._outcome(ask), self._settings.transaction_timeout_s
+        if isinstance(outcome, Unknown) and time.monotonic() - began >= given:
+            self._pace.was_late(given)
+        return outcome
 
     def _outcome(self, ask: Callable[[], _O]) -> _O | Unknown:
         try:
@@ -249,9 +274,11 @@ class KafkaPublisher:
     # Without one
 
     def _acknowledged(self, flight: _Flight) -> Outcome:
-        goes_on = self._producers.patience.begin()
+        goes_on, left = self._producers.patience.begin(), flight.unacknowledged
         while flight.unacknowledged and goes_on():
             self._producer.flush(0.05)  # not poll: flushing waits for no linger
+            if flight.unacknowledged < left:  # slow is not away: sent once more it would not be quicker
+                goes_on, left = self._producers.patience.begin(), flight.unacknowledged
         if flight.unacknowledged:
             return Unknown(f"{flight.unacknowledged} messages are not acknowledged")
         if not flight.failures and not flight.invalid:

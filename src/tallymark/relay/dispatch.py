@@ -114,7 +114,7 @@ class Dispatcher:
         if problems:
             batch, rows = self._ledger.leave_out(batch, rows, Exclusion(topics=problems))
         unfit = [record.topic for record in news if not self.publisher.learn(record)]
-        if unfit:
+        if unfit or self.publisher.outgrown():
             self.drain()
             self.start(self._policy.mode)
         self._tried[batch.number] = batch.age_s

@@ -297,6 +297,9 @@ class Publisher(Protocol):
     def examine(self, rows: Sequence[Row]) -> Rejected | Unknown:
         """Learn for which messages' sake a batch was refused. It fences anew: only for the lane's owner."""
 
+    def outgrown(self) -> bool:
+        """Whether it gives batches longer than they need any more: a new one should take its place."""
+
     def hurry(self, within_s: float) -> None:
         """Wait for Kafka's answers no longer than this from now on; from any thread."""
 
