@@ -10,22 +10,18 @@ import psycopg
 import pytest
 
 from tallymark.broker.cluster import KafkaCluster
-from tallymark.broker.kafka import (
-    AdminClient,
-    KafkaError,
-)
-from tallymark.broker.publisher import _Flight
-from tallymark.errors import OutcomeUnknown, TallymarkError
+from tallymark.broker.flight import Flight
+from tallymark.broker.kafka import AdminClient, KafkaError
+from tallymark.errors import OutcomeUnknown
 from tallymark.lifecycle import Mode
 from tallymark.local.cluster import LocalCluster
-from tallymark.relay.lane import LaneWorker
 from tallymark.relay.ports import Rejected, Row, Unknown
 from tests import journal
 from tests.cli.conftest import Run
 from tests.conftest import MakeTopic
 from tests.leaders import leader_of
 from tests.relay.conftest import MakeGround
-from tests.relay.ground import QUICK, Ground, until_idle
+from tests.relay.ground import QUICK, Ground, idle_in_the_end, until_idle
 from tests.relay.toolarge import SMALL, add_large, parked, set_limit
 from tests.waiting import wait_for
 
@@ -197,7 +193,7 @@ def test_a_time_out_beside_a_refusal_leaves_a_batch_without_a_transaction_in_dou
     found = {}
     for mode in Mode:
         publisher = ground.kafka().publisher(ground.store().identity(), 0, mode, [])
-        found[mode] = type(publisher._judge(_Flight([], failures=failures), lambda _: True))
+        found[mode] = type(publisher._judge(Flight([], failures=failures), lambda _: True))
     assert found == {Mode.TRANSACTIONAL: Rejected, Mode.CALLBACK: Unknown, Mode.SYNC: Unknown}
 
 
@@ -232,18 +228,9 @@ def test_without_transactions_what_timed_out_beside_a_refused_one_is_not_taken_f
         finally:
             leader.start()
         worker.reset()
-        wait_for(lambda: _idle_in_the_end(worker), what="the batch is done with")
+        wait_for(lambda: idle_in_the_end(worker), what="the batch is done with")
         assert parked(ground) == {"failed": 1}
     assert timed_out in {record.id for record in ground.log()}
-
-
-def _idle_in_the_end(worker: LaneWorker) -> bool:
-    try:
-        until_idle(worker)
-    except TallymarkError:  # the broker is not all there yet
-        worker.reset()
-        return False
-    return True
 
 
 def test_a_partition_that_is_gone_is_its_topics_matter_unless_the_message_names_it(ground: Ground) -> None:
@@ -252,7 +239,7 @@ def test_a_partition_that_is_gone_is_its_topics_matter_unless_the_message_names_
     publisher = ground.kafka().publisher(ground.store().identity(), 0, Mode.TRANSACTIONAL, [])
     for named, whole_topic in ((None, True), (5, False)):
         row: Row = (1, "a", ground.topic, b"k", b"", "{}", named, 100)
-        found = publisher._judge(_Flight([], failures=[(row, gone)]), lambda _: True)
+        found = publisher._judge(Flight([], failures=[(row, gone)]), lambda _: True)
         assert isinstance(found, Rejected)
         assert [each.whole_topic for each in found.failures] == [whole_topic]
 

@@ -21,16 +21,16 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
 from tallymark.broker import faults, fencing, receipts
+from tallymark.broker.flight import Flight
 from tallymark.broker.kafka import KafkaError, KafkaException, Message, Producer
 from tallymark.broker.patience import Pace
 from tallymark.broker.producers import LaneProducers, PublisherSettings
 from tallymark.broker.remembered import Headings, Placing
-from tallymark.broker.verdicts import PURGED, Scope, scope_of
+from tallymark.broker.verdicts import Scope, scope_of
 from tallymark.crashpoint import reached
 from tallymark.errors import OutcomeUnknown, Unreachable, UsageError
 from tallymark.message import CE_ID, TM_POSITION
@@ -54,18 +54,6 @@ _COMMIT_SLICE_S = 1.0
 _SERVE_EVERY = 2_000
 
 
-@dataclass(slots=True)
-class _Flight:
-    """A batch on its way."""
-
-    rows: Sequence[Row]
-    began: float = field(default_factory=time.monotonic)
-    unacknowledged: int = 0
-    receipt: Receipt | None = None
-    failures: list[tuple[Row, KafkaError]] = field(default_factory=list)
-    invalid: list[Failure] = field(default_factory=list)
-
-
 class KafkaPublisher:
     """One lane's batches on their way, by its producers."""
 
@@ -78,7 +66,7 @@ class KafkaPublisher:
         self._headings = Headings()
         self._placings = {record.topic: Placing(record.partitions) for record in topics}
         self._receipts = receipts.topic_of(settings.identity, settings.prefix)
-        self._flights: deque[_Flight] = deque()
+        self._flights: deque[Flight] = deque()
         self._clock_ms = 0
         self._producers = LaneProducers(settings, topics)
 
@@ -105,7 +93,7 @@ class KafkaPublisher:
     def send(self, batch: Batch, rows: Sequence[Row]) -> None:
         self._producers.turn()
         self._clock_ms = batch.clock_ms
-        flight = _Flight(rows)
+        flight = Flight(rows)
         self._flights.append(flight)
         try:
             if self._transactional:
@@ -165,13 +153,13 @@ class KafkaPublisher:
 
     # Producing
 
-    def _produce(self, flight: _Flight, *, careful: bool) -> None:
+    def _produce(self, flight: Flight, *, careful: bool) -> None:
         halfway = len(flight.rows) // 2
         self._hand_over(flight, flight.rows[:halfway], careful=careful)
         reached("relay.mid_produce")
         self._hand_over(flight, flight.rows[halfway:], careful=careful)
 
-    def _hand_over(self, flight: _Flight, rows: Sequence[Row], *, careful: bool) -> None:
+    def _hand_over(self, flight: Flight, rows: Sequence[Row], *, careful: bool) -> None:
         # A relay's busiest loop, millions of times: a tenth of its time hangs on what is looked up, and how.
         produce, headings, placings = self._producer.produce, self._headings, self._placings
         clock_ms = self._clock_ms
@@ -186,7 +174,7 @@ class KafkaPublisher:
                 except UsageError as error:
                     flight.invalid.append(Failure(position, topic, f"its headers cannot be sent: {error}"))
                     continue
-                report = partial(self._delivered, flight, row) if careful else None
+                report = partial(flight.delivered, row) if careful else None
                 try:
                     while True:
                         try:
@@ -202,7 +190,7 @@ class KafkaPublisher:
             flight.unacknowledged += produced if careful else 0
             self._producer.poll(0)
 
-    def _produce_receipt(self, flight: _Flight, batch: Batch) -> None:
+    def _produce_receipt(self, flight: Flight, batch: Batch) -> None:
         def written(error: KafkaError | None, message: Message) -> None:
             if error is None:
                 flight.receipt = Receipt(batch.number, batch.token, message.offset() or 0, lane=batch.lane)
@@ -216,14 +204,9 @@ class KafkaPublisher:
             timestamp=batch.clock_ms,
         )
 
-    def _delivered(self, flight: _Flight, row: Row, error: KafkaError | None, _message: Message) -> None:
-        flight.unacknowledged -= 1
-        if error is not None:
-            flight.failures.append((row, error))
-
     # In a transaction
 
-    def _commit(self, flight: _Flight) -> Outcome:
+    def _commit(self, flight: Flight) -> Outcome:
         if flight.failures or flight.invalid:
             return Refused()
         reached("relay.before_flush")
@@ -256,24 +239,24 @@ class KafkaPublisher:
     def _fails_alone(self, row: Row) -> bool:
         return bool(self._probe([row]).failures)
 
-    def _probe(self, rows: Sequence[Row]) -> _Flight:
+    def _probe(self, rows: Sequence[Row]) -> Flight:
         """Ends with the first failure: after it the client sends nothing more, and waiting is for the time-out only.
 
-        What the client throws away for that failure's sake is reported as purged, and may be reported before it: a
-        consequence is not the cause.
+        What the client throws away for that failure's sake, and what stood in its record batch, may be reported before
+        it: a consequence is not the cause.
         """
-        probe = _Flight(rows)
+        probe = Flight(rows)
         self._producer.begin_transaction()
         self._produce(probe, careful=True)
-        self._hear(probe, enough=_causes)
-        seen = _causes(probe)
+        self._hear(probe, enough=lambda it: it.causes)
+        seen = probe.causes
         self._producers.renew()  # what was still on its way is not waited for
         probe.failures = seen
         return probe
 
     # Without one
 
-    def _acknowledged(self, flight: _Flight) -> Outcome:
+    def _acknowledged(self, flight: Flight) -> Outcome:
         goes_on, left = self._producers.patience.begin(), flight.unacknowledged
         while flight.unacknowledged and goes_on():
             self._producer.flush(0.05)  # not poll: flushing waits for no linger
@@ -281,18 +264,36 @@ class KafkaPublisher:
                 goes_on, left = self._producers.patience.begin(), flight.unacknowledged
         if flight.unacknowledged:
             return Unknown(f"{flight.unacknowledged} messages are not acknowledged")
+        if flight.overtook:
+            return Unknown("messages before it were sent again behind it, and so is it")
         if not flight.failures and not flight.invalid:
             return Sent()
+        self._send_innocent(flight)
         return self._judge(flight, self._fails_alone_now)
+
+    def _send_innocent(self, flight: Flight) -> None:
+        """What was refused for others' sake goes without them: each round names some that are refused themselves.
+
+        The client has gone on without it, so it comes behind what followed it: what followed comes again, too.
+        """
+        while flight.innocent:
+            again = flight.without_causes()
+            self._hand_over(again, again.rows, careful=True)
+            self._hear(again)
+            for later in self._flights:
+                later.overtook = True
+            flight.failures = flight.causes + again.failures
+            if again.failures and not again.causes:
+                return
 
     def _fails_alone_now(self, row: Row) -> bool:
         """Without a transaction a probe is the message itself: what goes through is in the log, as it should be."""
-        probe = _Flight([row])
+        probe = Flight([row])
         self._produce(probe, careful=True)
         self._hear(probe)
         return bool(probe.failures)
 
-    def _hear(self, probe: _Flight, enough: Callable[[_Flight], object] = lambda _: False) -> None:
+    def _hear(self, probe: Flight, enough: Callable[[Flight], object] = lambda _: False) -> None:
         """Wait for the answers to a probe, all of them or enough."""
         goes_on = self._producers.patience.begin()
         while probe.unacknowledged and not enough(probe):
@@ -303,7 +304,7 @@ class KafkaPublisher:
                 )
             self._producer.poll(0.05)
 
-    def _judge(self, flight: _Flight, fails_alone: Callable[[Row], bool]) -> Rejected | Unknown:
+    def _judge(self, flight: Flight, fails_alone: Callable[[Row], bool]) -> Rejected | Unknown:
         """Only what fails alone is parked: a record batch that is too large says nothing of its messages."""
         failures = list(flight.invalid)
         passing: KafkaError | None = None
@@ -324,8 +325,3 @@ class KafkaPublisher:
         return Unknown(
             str(faults.explain(passing)) if passing else "the batch was refused, no single message is"
         )
-
-
-def _causes(flight: _Flight) -> list[tuple[Row, KafkaError]]:
-    """What failed of itself."""
-    return [(row, error) for row, error in flight.failures if error.code() not in PURGED]

@@ -36,8 +36,11 @@ _TOPIC = frozenset(
 )
 _SIZE = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE})
 
-# Thrown away by the client itself, for another message's failure or because it was told to.
-PURGED = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})
+# Refused only because another one in its record batch was.
+BESIDE = KafkaError._INVALID_DIFFERENT_RECORD
+# Not the cause of anything: beside a refused one, or thrown away by the client itself, for another message's failure or
+# because it was told to.
+CONSEQUENCES = frozenset({BESIDE, KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})
 DENIED = frozenset(
     {KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED}
 )
