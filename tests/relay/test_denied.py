@@ -55,6 +55,34 @@ def test_no_right_to_the_transactional_id(ground: Ground, secured: Secured, tmp_
     assert found.is_clean, found
 
 
+def test_no_right_to_write_receipts(ground: Ground, secured: Secured, tmp_path: Path) -> None:
+    """Named at start, and where it is taken away under a running relay: no message is at fault."""
+    secured.admin.create_topics([NewTopic(ground.topic, 3, 1)])[ground.topic].result(30)
+    but_write = (AclOperation.DESCRIBE, AclOperation.DESCRIBE_CONFIGS, AclOperation.READ)
+    with run_relay(ground, secured, tmp_path) as relay:
+        ground.add(30)
+        ground.wait_sent()
+        with secured.denied(ResourceType.TOPIC, ground.receipts, *but_write):
+            ground.add(30)
+            relay.wait_output(f"receipt cannot be written into topic {ground.receipts}")
+            assert "grant Write on it" in relay.output
+            assert ground.query("select 1 from tallymark.parked") == []
+            with run_relay(ground, secured, tmp_path) as refused:
+                assert refused.wait() == 3, refused.output
+                assert (
+                    f"denies the right to write into the receipts topic {ground.receipts}" in refused.output
+                )
+                assert "grant Write and Describe on topic" in refused.output
+                assert "Traceback" not in refused.output
+        wait_for(lambda: journal.all_sent(ground.url), what="everything is sent once the right is back")
+        relay.terminate()
+        assert relay.wait() == 0, relay.output
+    records = journal.log_records(secured.plain, [ground.topic])
+    found = journal.compare(journal.outbox_entries(ground.url), records)
+    assert found.expected == 60
+    assert found.is_clean, found
+
+
 def test_no_right_to_write_holds_the_topic_and_the_others_go_on(
     make_ground: MakeGround, secured: Secured, tmp_path: Path
 ) -> None:

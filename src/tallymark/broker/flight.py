@@ -19,6 +19,8 @@ class Flight:
     began: float = field(default_factory=time.monotonic)
     unacknowledged: int = 0
     receipt: Receipt | None = None
+    # Why its receipt cannot be written: then no message of it is at fault.
+    receipt_error: KafkaError | None = None
     failures: list[tuple[Row, KafkaError]] = field(default_factory=list)
     invalid: list[Failure] = field(default_factory=list)
     # Messages that stood before it in the log were sent again behind it.

@@ -30,7 +30,7 @@ from tallymark.broker.kafka import KafkaError, KafkaException, Message, Producer
 from tallymark.broker.patience import Pace
 from tallymark.broker.producers import LaneProducers, PublisherSettings
 from tallymark.broker.remembered import Headings, Placing
-from tallymark.broker.verdicts import Scope, scope_of
+from tallymark.broker.verdicts import CONSEQUENCES, Scope, scope_of
 from tallymark.crashpoint import reached
 from tallymark.errors import OutcomeUnknown, Unreachable, UsageError
 from tallymark.message import CE_ID, TM_POSITION
@@ -68,6 +68,7 @@ class KafkaPublisher:
         self._receipts = receipts.topic_of(settings.identity, settings.prefix)
         self._flights: deque[Flight] = deque()
         self._clock_ms = 0
+        self._refusal: KafkaError | None = None
         self._producers = LaneProducers(settings, topics)
 
     @property
@@ -192,6 +193,7 @@ class KafkaPublisher:
 
     def _produce_receipt(self, flight: Flight, batch: Batch) -> None:
         def written(error: KafkaError | None, message: Message) -> None:
+            flight.receipt_error = error
             if error is None:
                 flight.receipt = Receipt(batch.number, batch.token, message.offset() or 0, lane=batch.lane)
 
@@ -227,6 +229,10 @@ class KafkaPublisher:
                 # _INCONSISTENT: some messages failed, and only their own reports say why.
                 if scope_of(cause.code()) is Scope.PASSING and cause.code() != KafkaError._INCONSISTENT:
                     return Unknown(str(faults.explain(cause)))
+                said = flight.receipt_error
+                if said is not None and said.code() not in CONSEQUENCES:
+                    return self._without_receipt(said)
+                self._refusal = cause if scope_of(cause.code()) is Scope.TOPIC else None
                 return Refused()
         reached("relay.after_kafka_commit")
         return Sent(flight.receipt)
@@ -234,7 +240,17 @@ class KafkaPublisher:
     def _why_refused(self, rows: Sequence[Row]) -> Rejected | Unknown:
         """Nothing is in the log. Produce once more, with callbacks, and abort, to learn which messages it was."""
         self._producers.renew()
-        return self._judge(self._probe(rows), self._fails_alone)
+        probe = self._probe(rows)
+        if self._refusal is not None and not probe.failures and not probe.invalid:
+            # What is denied before it is sent has no report; and nothing else was in that transaction.
+            return self._without_receipt(self._refusal)
+        return self._judge(probe, self._fails_alone)
+
+    def _without_receipt(self, error: KafkaError) -> Unknown:
+        return Unknown(
+            f"the batch's receipt cannot be written into topic {self._receipts}: {error.str()}"
+            " (if it was denied, grant Write on it)"
+        )
 
     def _fails_alone(self, row: Row) -> bool:
         return bool(self._probe([row]).failures)

@@ -21,7 +21,7 @@ from tallymark.broker.kafka import (
     TopicPartition,
 )
 from tallymark.broker.safety import Purpose, judge, refused
-from tallymark.errors import Inconsistent, OutcomeUnknown, Problem, Unreachable
+from tallymark.errors import AccessDenied, Inconsistent, OutcomeUnknown, Problem, Unreachable
 from tallymark.relay.ports import Batch, Identity, Receipt
 
 FORMAT = 1
@@ -99,6 +99,11 @@ def prepare(
         raise Problem(
             f"the receipts topic {name} is not safe: {finding.rule} is {finding.found}, {finding.safe} is needed",
             remedy=f"put it right, or run with --accept-risk {finding.rule}",
+        )
+    if not facts.writable:
+        raise AccessDenied(
+            f"Kafka denies the right to write into the receipts topic {name}",
+            remedy=f"grant Write and Describe on topic '{name}', or run with --mode callback",
         )
     if facts.partitions < identity.lanes:
         try:
