@@ -11,6 +11,7 @@ import pytest
 
 from tallymark.broker.cluster import KafkaCluster
 from tallymark.broker.flight import Flight
+from tallymark.broker.judging import judge
 from tallymark.broker.kafka import AdminClient, KafkaError
 from tallymark.errors import OutcomeUnknown
 from tallymark.lifecycle import Mode
@@ -192,8 +193,12 @@ def test_a_time_out_beside_a_refusal_leaves_a_batch_without_a_transaction_in_dou
     ]
     found = {}
     for mode in Mode:
-        publisher = ground.kafka().publisher(ground.store().identity(), 0, mode, [])
-        found[mode] = type(publisher._judge(Flight([], failures=failures), lambda _: True))
+        flight = Flight([], failures=failures)
+        found[mode] = type(
+            judge(
+                flight, lambda _: KafkaError(KafkaError.INVALID_MSG), transactional=mode is Mode.TRANSACTIONAL
+            )
+        )
     assert found == {Mode.TRANSACTIONAL: Rejected, Mode.CALLBACK: Unknown, Mode.SYNC: Unknown}
 
 
@@ -236,10 +241,13 @@ def test_without_transactions_what_timed_out_beside_a_refused_one_is_not_taken_f
 def test_a_partition_that_is_gone_is_its_topics_matter_unless_the_message_names_it(ground: Ground) -> None:
     """A topic made anew with fewer partitions must not park its messages one by one."""
     gone = KafkaError(KafkaError._UNKNOWN_PARTITION)
-    publisher = ground.kafka().publisher(ground.store().identity(), 0, Mode.TRANSACTIONAL, [])
     for named, whole_topic in ((None, True), (5, False)):
         row: Row = (1, "a", ground.topic, b"k", b"", "{}", named, 100)
-        found = publisher._judge(Flight([], failures=[(row, gone)]), lambda _: True)
+        found = judge(
+            Flight([], failures=[(row, gone)]),
+            lambda _: KafkaError(KafkaError.INVALID_MSG),
+            transactional=True,
+        )
         assert isinstance(found, Rejected)
         assert [each.whole_topic for each in found.failures] == [whole_topic]
 

@@ -38,6 +38,11 @@ class Flight:
         return [(row, error) for row, error in self.failures if error.code() not in CONSEQUENCES]
 
     @property
+    def first_failure(self) -> KafkaError | None:
+        found = self.causes or self.failures
+        return found[0][1] if found else None
+
+    @property
     def innocent(self) -> set[int]:
         """Where those stand that were refused for the sake of others."""
         return {row[0] for row, error in self.failures if error.code() == BESIDE}

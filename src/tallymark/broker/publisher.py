@@ -26,6 +26,7 @@ from typing import TypeVar
 
 from tallymark.broker import faults, fencing, receipts
 from tallymark.broker.flight import Flight
+from tallymark.broker.judging import judge, passes, tell_apart
 from tallymark.broker.kafka import KafkaError, KafkaException, Message, Producer
 from tallymark.broker.patience import Pace
 from tallymark.broker.producers import LaneProducers, PublisherSettings
@@ -228,7 +229,7 @@ class KafkaPublisher:
                     raise
                 # _INCONSISTENT: some messages failed, and only their own reports say why.
                 if scope_of(cause.code()) is Scope.PASSING and cause.code() != KafkaError._INCONSISTENT:
-                    return Unknown(str(faults.explain(cause)))
+                    return Unknown(passes(cause))
                 said = flight.receipt_error
                 if said is not None and said.code() not in CONSEQUENCES:
                     return self._without_receipt(said)
@@ -244,7 +245,8 @@ class KafkaPublisher:
         if self._refusal is not None and not probe.failures and not probe.invalid:
             # What is denied before it is sent has no report; and nothing else was in that transaction.
             return self._without_receipt(self._refusal)
-        return self._judge(probe, self._fails_alone)
+        tell_apart(probe, self._fail)
+        return judge(probe, self._fail, transactional=True)
 
     def _without_receipt(self, error: KafkaError) -> Unknown:
         return Unknown(
@@ -252,8 +254,8 @@ class KafkaPublisher:
             " (if it was denied, grant Write on it)"
         )
 
-    def _fails_alone(self, row: Row) -> bool:
-        return bool(self._probe([row]).failures)
+    def _fail(self, rows: Sequence[Row]) -> KafkaError | None:
+        return self._probe(rows).first_failure
 
     def _probe(self, rows: Sequence[Row]) -> Flight:
         """Ends with the first failure: after it the client sends nothing more, and waiting is for the time-out only.
@@ -285,29 +287,31 @@ class KafkaPublisher:
         if not flight.failures and not flight.invalid:
             return Sent()
         self._send_innocent(flight)
-        return self._judge(flight, self._fails_alone_now)
+        return judge(flight, self._fail_now, transactional=False)
 
     def _send_innocent(self, flight: Flight) -> None:
         """What was refused for others' sake goes without them: each round names some that are refused themselves.
 
         The client has gone on without it, so it comes behind what followed it: what followed comes again, too.
         """
+        tell_apart(flight, self._fail_now)
         while flight.innocent:
             again = flight.without_causes()
             self._hand_over(again, again.rows, careful=True)
             self._hear(again)
+            tell_apart(again, self._fail_now)
             for later in self._flights:
                 later.overtook = True
             flight.failures = flight.causes + again.failures
             if again.failures and not again.causes:
                 return
 
-    def _fails_alone_now(self, row: Row) -> bool:
-        """Without a transaction a probe is the message itself: what goes through is in the log, as it should be."""
-        probe = Flight([row])
+    def _fail_now(self, rows: Sequence[Row]) -> KafkaError | None:
+        """Without a transaction a probe is the messages themselves: what goes through is in the log, as it should be."""
+        probe = Flight(rows)
         self._produce(probe, careful=True)
         self._hear(probe)
-        return bool(probe.failures)
+        return probe.first_failure
 
     def _hear(self, probe: Flight, enough: Callable[[Flight], object] = lambda _: False) -> None:
         """Wait for the answers to a probe, all of them or enough."""
@@ -319,25 +323,3 @@ class KafkaPublisher:
                     f" ({probe.unacknowledged} unanswered)"
                 )
             self._producer.poll(0.05)
-
-    def _judge(self, flight: Flight, fails_alone: Callable[[Row], bool]) -> Rejected | Unknown:
-        """Only what fails alone is parked: a record batch that is too large says nothing of its messages."""
-        failures = list(flight.invalid)
-        passing: KafkaError | None = None
-        for row, error in flight.failures:
-            scope = scope_of(error.code())
-            if scope is Scope.SIZE and not fails_alone(row):
-                return Unknown("a record batch was larger than its topic takes, its messages are not")
-            if scope is Scope.PASSING:
-                passing = error
-                continue
-            # A partition that is not there is the message's own doing only where it names one: else the topic is another.
-            elsewhere = error.code() == KafkaError._UNKNOWN_PARTITION and row[6] is None
-            whole_topic = scope is Scope.TOPIC or elsewhere
-            failures.append(Failure(row[0], row[2], error.str(), whole_topic=whole_topic))
-        # Without a transaction, what only timed out may not be in the log: the batch is not done with.
-        if failures and (passing is None or self._transactional):
-            return Rejected(tuple(failures))
-        return Unknown(
-            str(faults.explain(passing)) if passing else "the batch was refused, no single message is"
-        )

@@ -25,6 +25,8 @@ from tallymark.errors import AccessDenied, Inconsistent, OutcomeUnknown, Problem
 from tallymark.relay.ports import Batch, Identity, Receipt
 
 FORMAT = 1
+# Nobody asks when a receipt was written: no clock, ours or the database's, is a reason to refuse one.
+_SETTINGS = {"message.timestamp.type": "LogAppendTime"}
 _WAIT_S = 20.0
 _HEARD_OF_S = 5.0
 
@@ -85,7 +87,7 @@ def prepare(
                 f"the receipts topic {name} is gone: what was sent can no longer be told from it",
                 remedy="was it deleted, or is this another Kafka? See docs/relay.md, 'Receipts lost'",
             )
-        spec = topics.TopicSpec(name, identity.lanes, copies, Purpose.RECEIPTS)
+        spec = topics.TopicSpec(name, identity.lanes, copies, Purpose.RECEIPTS, _SETTINGS)
         topics.create(admin, spec)
         facts = topics.describe(admin, [name], patience=_HEARD_OF_S).get(name)
         if facts is None:

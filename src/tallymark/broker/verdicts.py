@@ -20,7 +20,6 @@ _MESSAGE = frozenset(
     {
         KafkaError.INVALID_MSG,
         KafkaError.INVALID_RECORD,
-        KafkaError.INVALID_TIMESTAMP,
         KafkaError._UNKNOWN_PARTITION,
         KafkaError._INVALID_ARG,
     }
