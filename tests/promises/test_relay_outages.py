@@ -84,6 +84,24 @@ def test_postgresql_is_away_for_longer_than_the_lease(ground: Ground, cluster: L
 
 
 @pytest.mark.full
+def test_it_ends_while_the_database_stands_still(ground: Ground, cluster: LocalCluster) -> None:
+    """Whoever stops it waits for seconds. What was begun is in doubt, and a goodbye that is not heard loses nothing."""
+    ground.add(2000)
+    with ground.relay(batch_messages=10) as relay:
+        wait_for(lambda: ground.value("select sum(sent) from tallymark.lanes") > 20, what="it is at work")
+        cluster.postgres.pause()
+        try:
+            relay.terminate()
+            assert relay.wait(40) == 0, relay.output
+        finally:
+            cluster.postgres.resume()
+        assert "nobody hears our goodbye" in relay.output
+        assert "Traceback" not in relay.output
+    ground.send_all(within=120)
+    assert ground.compare().is_clean
+
+
+@pytest.mark.full
 @pytest.mark.parametrize("point", ["relay.mid_produce", "relay.before_kafka_commit"])
 def test_the_leader_is_killed(ground: Ground, cluster: LocalCluster, admin: AdminClient, point: str) -> None:
     leader = leader_of(admin, ground.topic)

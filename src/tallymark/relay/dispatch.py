@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import replace
 
 from tallymark.errors import OutcomeUnknown, Problem
@@ -16,6 +16,7 @@ from tallymark.lifecycle import Mode
 from tallymark.policy import ModePolicy
 from tallymark.relay.config import RelayConfig
 from tallymark.relay.exclusion import exclusion_of
+from tallymark.relay.hand import Hand
 from tallymark.relay.ledger import Ledger
 from tallymark.relay.ports import (
     Batch,
@@ -50,7 +51,7 @@ class Dispatcher:
         self._tried: dict[int, float] = {}
         self._hurried: float | None = None
         # Kafka's commit runs here, so that the lane can claim its next batch meanwhile.
-        self._hand: ThreadPoolExecutor | None = None
+        self._hand: Hand | None = None
         self._committing: Future[Outcome] | None = None
         # The id of the first message of the batch that landed last: of all in it, it had waited longest.
         self.landed: str | None = None
@@ -90,7 +91,7 @@ class Dispatcher:
         self._publisher = self._kafka.publisher(
             self._identity, self._ledger.lane.lane, mode, self.book.records()
         )
-        self._hand = ThreadPoolExecutor(1, thread_name_prefix=f"lane-{self._ledger.lane.lane}-commit")
+        self._hand = Hand(f"lane-{self._ledger.lane.lane}-commit")
         if self._hurried is not None:
             self._publisher.hurry(self._hurried)
         self._publisher.fence()
@@ -99,10 +100,12 @@ class Dispatcher:
 
     def stop(self) -> None:
         self._flights.clear()
-        self._committing = None
+        if self._committing is not None:
+            self._committing.cancel()
+            self._committing = None
         if self._hand is not None:
             # Not waited for: a commit that is still under way is fenced by the next publisher, or in doubt.
-            self._hand.shutdown(wait=False, cancel_futures=True)
+            self._hand.dismiss()
             self._hand = None
         publisher, self._publisher = self._publisher, None
         if publisher is not None:

@@ -10,13 +10,14 @@ from __future__ import annotations
 import enum
 import logging
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
 from tallymark.lifecycle import BatchKind, HoldState
 from tallymark.relay.config import RelayConfig
 from tallymark.relay.dispatch import Dispatcher
 from tallymark.relay.frontier import Frontier
+from tallymark.relay.hand import Hand
 from tallymark.relay.ledger import Ledger
 from tallymark.relay.ports import Batch, Hold, Identity, Kafka, Lane, RelayStore, Slice
 from tallymark.relay.settle import settle
@@ -64,7 +65,7 @@ class LaneWorker:
         self._kafka = kafka
         self._frontier = frontier
         self._config = config
-        self._reader = ThreadPoolExecutor(1, thread_name_prefix=f"lane-{lane.lane}-reader")
+        self._reader = Hand(f"lane-{lane.lane}-reader")
         self._next: Future[Slice] | None = None
         self._look_for_retries = True
         self._holds_checked = 0.0
@@ -111,7 +112,7 @@ class LaneWorker:
 
     def close(self) -> None:
         self.reset()
-        self._reader.shutdown(wait=True, cancel_futures=True)
+        self._reader.dismiss(wait=True)
         self._store.close()
         self._ahead.close()
 

@@ -61,6 +61,8 @@ class Relay:
         self._frontier: Frontier | None = None
         self._identity: Identity | None = None
         self._heard = time.monotonic()
+        self._keeper: threading.Thread | None = None
+        self._leaving = False
 
     @property
     def ready(self) -> bool:
@@ -105,17 +107,24 @@ class Relay:
             threading.Thread(target=keep_house, args=arguments, name="upkeep", daemon=True).start()
         if self._config.notify:
             threading.Thread(target=self._listen, args=(stop,), name="listener", daemon=True).start()
+        # Not in this thread: a database that stands still would keep it from hearing that it is to stop.
+        self._keeper = threading.Thread(target=self._keep, args=(stop,), name="keeper", daemon=True)
+        self._keeper.start()
         try:
-            while not stop.is_set():
-                try:
-                    self.run_once()
-                except TallymarkError as error:
-                    log.warning("housekeeping: %s", error, extra={"action": "relay.housekeeping"})
-                except Exception:  # a fault of ours must not take the lanes down that work
-                    log.exception("housekeeping failed", extra={"action": "relay.bug"})
-                stop.wait(self._config.lease_s / 5)
+            stop.wait()
         finally:
+            stop.set()
             self.shut_down()
+
+    def _keep(self, stop: threading.Event) -> None:
+        while not stop.is_set():
+            try:
+                self.run_once()
+            except TallymarkError as error:
+                log.warning("housekeeping: %s", error, extra={"action": "relay.housekeeping"})
+            except Exception:  # a fault of ours must not take the lanes down that work
+                log.exception("housekeeping failed", extra={"action": "relay.bug"})
+            stop.wait(self._config.lease_s / 5)
 
     def run_once(self) -> Census:
         """One round: say that we live, keep our leases, take or give back lanes, move what is due."""
@@ -131,7 +140,8 @@ class Relay:
         if len(self._stations) > share:
             next(iter(self._stations.values())).ask_to_stop()
         while (
-            len(self._stations) < share
+            not self._leaving
+            and len(self._stations) < share
             and (lane := self._store.take(config.owner, config.lease_s)) is not None
         ):
             self._start(lane)
@@ -166,12 +176,29 @@ class Relay:
 
     def shut_down(self, within_s: float = 20.0) -> None:
         """Stop every lane in good order; what does not stop in time is left to the lease."""
+        self._leaving = True
         deadline = time.monotonic() + within_s
-        for station in self._stations.values():
+        for station in list(self._stations.values()):
             station.ask_to_stop()
-        for station in self._stations.values():
+        if self._keeper is not None:
+            self._keeper.join(within_s / 4)
+        for station in list(self._stations.values()):
+            station.ask_to_stop()
             if not station.join(max(0.1, deadline - time.monotonic())):
                 log.warning("lane %d did not stop in time", station.number, extra={"action": "relay.stop"})
+        # It asks the database, which may stand still for longer than anybody waits for us.
+        goodbye = threading.Thread(target=self._say_goodbye, name="goodbye", daemon=True)
+        goodbye.start()
+        goodbye.join(within_s / 4)
+        if goodbye.is_alive():
+            log.warning(
+                "nobody hears our goodbye; others go on when our leases have run out",
+                extra={"action": "relay.stop"},
+            )
+
+    def _say_goodbye(self) -> None:
+        if self._keeper is not None:
+            self._keeper.join()  # what it has is what we would speak by
         self._stations.clear()
         try:
             self._store.leave(self._config.owner)
