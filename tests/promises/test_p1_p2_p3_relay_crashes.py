@@ -57,6 +57,19 @@ def test_transactional_loses_nothing_doubles_nothing_and_keeps_order(
     assert found.is_clean, found
 
 
+def test_copies_of_an_aborted_transaction_are_there_for_whoever_reads_uncommitted(ground: Ground) -> None:
+    """Pitfall 26: once in the log is what a read_committed reader sees, and only such a one."""
+    ground.add(BATCH)
+    _crash(ground, Mode.TRANSACTIONAL, "relay.before_kafka_commit:2")
+    assert len(ground.log(committed=False)) == BATCH
+    assert ground.log() == []
+    ground.send_all(mode="transactional", batch_messages=BATCH)
+    found = ground.compare()
+    assert (found.expected, found.is_clean) == (BATCH, True), found
+    aborted = ground.compare(committed=False).doubled
+    assert (len(aborted), set(aborted.values())) == (BATCH, {1})
+
+
 def test_two_batches_in_doubt_are_told_apart_by_the_last_receipt(ground: Ground) -> None:
     """The last two of a burst: the second is committed in Kafka before the first is marked, and both are in doubt.
 

@@ -9,7 +9,7 @@ from datetime import timedelta
 import psycopg
 import pytest
 
-from tallymark.errors import Problem
+from tallymark.errors import Problem, TallymarkError
 from tallymark.lifecycle import BatchKind, Mode, Role
 from tallymark.message import Entry, new_id
 from tallymark.outbox.ports import AddOptions
@@ -18,6 +18,8 @@ from tallymark.store.postgres.migrations import migrate
 from tallymark.store.postgres.relaystore import PostgresRelayStore
 from tallymark.store.postgres.retention import Retention
 from tallymark.store.postgres.writer import PostgresWriter
+from tests.journal import query
+from tests.waiting import wait_for
 
 ROWS = 100  # to a partition
 AT_ONCE = timedelta(0)
@@ -227,6 +229,47 @@ def test_a_writer_never_waits_for_it(outbox: str, store: PostgresRelayStore) -> 
     assert failures == []
     assert added
     assert partitions(outbox)[0] >= 900
+
+
+def test_a_writer_never_waits_behind_a_drop_that_waits_for_another(
+    outbox: str, store: PostgresRelayStore
+) -> None:
+    """A partition is taken away beside a transaction that has the outbox open. Others write on meanwhile (pitfall 11)."""
+    add(outbox, 150)
+    lane = store.take("relay", 60)
+    assert lane is not None
+    send(store, lane, 150)
+    stopped: list[BaseException] = []
+
+    def drop() -> None:
+        try:
+            keep_house(outbox, AT_ONCE)
+        except TallymarkError as error:  # it has waited for long enough: the next round finishes it
+            stopped.append(error)
+
+    waits = (
+        "select 1 from pg_stat_activity where datname = current_database()"
+        " and application_name = 'tallymark retention' and wait_event_type = 'Lock'"
+    )
+    with psycopg.connect(outbox) as open_one, psycopg.connect(outbox) as writer:
+        PostgresWriter().add(open_one, Entry(new_id(), "transfers", b"ann", b"{}", "{}"), AddOptions())
+        dropping = threading.Thread(target=drop)
+        dropping.start()
+        wait_for(lambda: query(outbox, waits) or not dropping.is_alive(), what="it waits")
+        assert dropping.is_alive(), stopped
+        # Half a second is an age, and less than the drop itself waits for a lock.
+        writer.execute("set lock_timeout = '500ms'")
+        writer.commit()
+        written = 0
+        while dropping.is_alive():
+            PostgresWriter().add(writer, Entry(new_id(), "transfers", b"bob", b"{}", "{}"), AddOptions())
+            writer.commit()
+            written += 1
+            dropping.join(0.05)
+        assert written
+        assert ["lock timeout" in str(each) for each in stopped] == [True]
+    keep_house(outbox, AT_ONCE)
+    assert partitions(outbox)[0] == 200
 
 
 def test_names_are_remembered_for_ever_or_for_as_long_as_was_said(outbox: str) -> None:
