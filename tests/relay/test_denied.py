@@ -83,6 +83,33 @@ def test_no_right_to_write_receipts(ground: Ground, secured: Secured, tmp_path: 
     assert found.is_clean, found
 
 
+def test_the_rights_that_are_documented_suffice(ground: Ground, secured: Secured, tmp_path: Path) -> None:
+    """docs/relay.md, 'Rights in Kafka': a new outbox, and a relay that takes over."""
+    secured.admin.create_topics([NewTopic(ground.topic, 3, 1)])[ground.topic].result(30)
+    look = (AclOperation.DESCRIBE, AclOperation.DESCRIBE_CONFIGS)
+    with (
+        secured.denied(ResourceType.TOPIC, ground.topic, *look, AclOperation.WRITE),
+        secured.denied(
+            ResourceType.TOPIC,
+            ground.receipts,
+            *(*look, AclOperation.READ, AclOperation.WRITE, AclOperation.CREATE, AclOperation.ALTER),
+        ),
+        secured.denied(
+            ResourceType.TRANSACTIONAL_ID,
+            f"tallymark.{ground.outbox_id}",
+            *(AclOperation.DESCRIBE, AclOperation.WRITE),
+        ),
+        secured.denied(ResourceType.GROUP, "tallymark-reader", AclOperation.DESCRIBE),
+    ):
+        for _ in range(2):
+            with run_relay(ground, secured, tmp_path) as relay:
+                ground.add(10)
+                ground.wait_sent()
+                relay.terminate()
+                assert relay.wait() == 0, relay.output
+                assert "WARNING" not in relay.output
+
+
 def test_no_right_to_write_holds_the_topic_and_the_others_go_on(
     make_ground: MakeGround, secured: Secured, tmp_path: Path
 ) -> None:
