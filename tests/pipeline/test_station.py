@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +82,27 @@ def test_the_screen_moves_with_the_days(
     now = id_floor(datetime.now(UTC))
     wait_for(lambda: made[0].bounds[1] > now, what="today's ids are not from the future")
     wait_for(lambda: made[0].bounds[0] == id_floor(kept_from), what="and what retention dropped is too old")
+
+
+def test_ids_are_judged_by_the_databases_clock(
+    make_station: MakeStation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a service judges them: on a host whose clock is days behind, all that comes would be from the future."""
+    screens: list[Screen] = []
+    ahead = datetime.now(UTC) + timedelta(days=10)
+
+    class Seen(Screen):
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            screens.append(self)
+
+    monkeypatch.setattr(stations, "Screen", Seen)
+    monkeypatch.setattr(PostgresInboxStore, "memory", lambda _store: (LONG_AGO, ahead))
+    make_station()
+    assert screens[0].bounds[1] > id_floor(ahead)
+    later = ahead + timedelta(days=10)
+    monkeypatch.setattr(PostgresInboxStore, "memory", lambda _store: (LONG_AGO, later))
+    wait_for(lambda: screens[0].bounds[1] > id_floor(later), what="the run's clock goes on with it")
 
 
 def test_status_while_positions_are_held(

@@ -7,7 +7,6 @@ import socket
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from tallymark import __version__
@@ -101,7 +100,7 @@ class IngestStation:
             versioned=handlers.versioned,
         )
         control.enlist(instance, lease_s)
-        screen = Screen(_needs_saved_id(job.effect), control.kept_from(), datetime.now(UTC))
+        screen = Screen(_needs_saved_id(job.effect), *control.memory())
         self._tenure = Tenure(
             control,
             store("pulse"),

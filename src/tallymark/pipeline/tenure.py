@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Protocol
 
 from tallymark.errors import Problem, TallymarkError, Unreachable
@@ -173,7 +172,7 @@ class Tenure:
             try:
                 standing = self._beats.heartbeat(self._owner, self._lease_s, ours)
                 # A run may last for weeks: what counts as too old, and as the future, moves with the days.
-                self._screen.look(self._beats.kept_from(), datetime.now(UTC))
+                self._screen.look(*self._beats.memory())
             except Exception as error:  # noqa: BLE001 - whatever it is, the next beat may get through
                 log.warning("heartbeat: %s", error, extra={"action": "pipeline.pulse"})
                 continue
