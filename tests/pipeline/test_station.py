@@ -282,13 +282,14 @@ def test_a_handler_that_hangs_is_left_behind(inbox_ground: Ground, make_station:
 def make_tenure(inbox_ground: Ground) -> Iterator[Callable[..., Tenure]]:
     made: list[PostgresInboxStore] = []
 
-    def make(logs: type[Logs] = Logs, more_topics: Sequence[str] = ()) -> Tenure:
+    def make(logs: type[Logs] = Logs, more_topics: Sequence[str] = (), **options: Any) -> Tenure:
         control, beats = (PostgresInboxStore(inbox_ground.url, inbox_ground.name) for _ in range(2))
         made.extend((control, beats))
         admin = admin_client({"bootstrap.servers": inbox_ground.servers})
         screen = Screen(lambda _topic: True, LONG_AGO, LONG_AGO)
         topics = (inbox_ground.topic, *more_topics)
-        return Tenure(control, beats, logs(admin), screen, owner="tests:1:x", topics=topics, lease_s=2.0)
+        options = {"owner": "tests:1:x", "topics": topics, "lease_s": 2.0, **options}
+        return Tenure(control, beats, logs(admin), screen, **options)
 
     yield make
     for store in made:
@@ -374,6 +375,33 @@ def test_an_end_that_stays_too_low_is_a_log_that_was_cut(
     with pytest.raises(Problem, match="the log was cut back"):
         make_tenure(Low).take(looks.append)
     assert looks
+    assert inbox_ground.value(HALTED) == 1
+
+
+def test_a_log_that_was_cut_and_has_grown_since_is_refused(
+    inbox_ground: Ground, make_tenure: Callable[..., Tenure], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a service has left its leader's epoch Kafka is asked. It, too, may be wrong for a moment."""
+    said: list[dict[Place, str]] = [{}]
+    asked: list[dict[Place, tuple[int, int]]] = []
+
+    def refused(positions: dict[Place, tuple[int, int]]) -> dict[Place, str]:
+        asked.append(positions)
+        return said.pop(0) if len(said) > 1 else said[0]
+
+    make_tenure(refused=refused).take()
+    inbox_ground.query("update tallymark.positions set leader_epoch = 3 where partition = 0 returning 1")
+    asked.clear()
+    said.insert(0, {(inbox_ground.topic, 0): "truncated"})
+    looks: list[float] = []
+    make_tenure(refused=refused).take(looks.append)
+    assert asked == [{(inbox_ground.topic, 0): (0, 3)}] * 2
+    assert (len(looks), inbox_ground.value(HALTED)) == (1, 0)
+    said[:] = [{(inbox_ground.topic, 0): "truncated"}]
+    monkeypatch.setattr(tenures, "PAST_END_S", 0.05)
+    with pytest.raises(Problem, match="was cut back, and has grown since") as found:
+        make_tenure(refused=refused).take(looks.append)
+    assert "inbox seek" in found.value.remedy
     assert inbox_ground.value(HALTED) == 1
 
 

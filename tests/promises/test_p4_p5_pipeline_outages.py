@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient
 from tallymark.local.cluster import LocalCluster
 from tests.children import Child
 from tests.inbox.conftest import MakeInboxGround
-from tests.inbox.ground import Ground
+from tests.inbox.ground import Ground, ends
 from tests.leaders import leader_of
 from tests.pipeline.grounds import pipeline
 from tests.promises.test_p4_p5_pipeline_crashes import same
@@ -154,6 +154,35 @@ def test_from_the_service_to_spark_and_back_while_messages_come(
     assert found.expected == ground.sent
     assert found.is_clean, found
     assert ground.value("select count(*) from tallymark.applications") == ground.sent
+
+
+@pytest.mark.full
+@pytest.mark.timeout(900)
+def test_a_log_that_was_cut_under_a_service_and_has_grown_since_is_refused(
+    inbox_ground: Ground, tmp_path: Path, cluster: LocalCluster, admin: AdminClient
+) -> None:
+    """C7: its end lies behind the position, and tells nothing; the leader's epoch that the service has left does."""
+    ground = inbox_ground
+    ground.send(30)
+    ground.apply_all(30)
+    before = leader_of(admin, ground.topic)
+    cluster.broker(before).kill()
+    try:
+        wait_for(lambda: leader_of(admin, ground.topic) != before, what="another leads")
+    finally:
+        cluster.broker(before).start()
+    ground.send(60)
+    # As if so much had been read under the old leader, and the new one had come without it.
+    moved = (
+        "update tallymark.positions set next_offset = %s, leader_epoch = 0 where partition = 0 returning 1"
+    )
+    end = ends(ground.servers, ground.topic, 1)[0]
+    ground.query(moved, end - 2)
+    with pipeline(ground, tmp_path) as child:
+        assert child.wait(240) == 1, child.output
+        assert "was cut back, and has grown since" in child.output
+    assert "grown since" in ground.value("select halted from tallymark.positions where partition = 0")
+    assert ground.applied() == 30
 
 
 @contextmanager

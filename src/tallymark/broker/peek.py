@@ -1,4 +1,4 @@
-"""When the message at an offset was logged: what a lag in seconds is made of."""
+"""A look at what lies at an offset: when it was logged, for a lag in seconds; and whether Kafka reads on there."""
 
 from __future__ import annotations
 
@@ -8,8 +8,53 @@ from datetime import UTC, datetime
 
 from tallymark.broker import faults, profiles
 from tallymark.broker.kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from tallymark.errors import Unreachable
 
 Place = tuple[str, int]
+
+_CUT = frozenset({KafkaError._LOG_TRUNCATION, KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})
+
+
+def refused(
+    client: profiles.Client, positions: Mapping[Place, tuple[int, int]], *, within_s: float = 10.0
+) -> dict[Place, str]:
+    """Where Kafka does not read on at an offset beside the epoch of the leader that it was read under, and what it says.
+
+    So a log is known that was cut back and has grown since: its end says nothing of that.
+    """
+    if not positions:
+        return {}
+    found: dict[Place, str] = {}
+    waiting = set(positions)
+    reader = Consumer({**profiles.reader(client), "auto.offset.reset": "error"})
+    try:
+        reader.assign(
+            [
+                TopicPartition(*place, offset, leader_epoch=epoch)
+                for place, (offset, epoch) in positions.items()
+            ]
+        )
+        deadline = time.monotonic() + within_s
+        while waiting:
+            if time.monotonic() > deadline:
+                raise Unreachable("Kafka does not say whether it reads on at {}/{}".format(*min(waiting)))
+            message = reader.poll(0.2)
+            if message is None:
+                continue
+            place = (message.topic() or "", message.partition() or 0)
+            error = message.error()
+            if error is not None and error.code() in _CUT:
+                found[place] = error.str()
+            elif error is not None and error.code() != KafkaError._PARTITION_EOF:
+                continue
+            if place in waiting:
+                waiting.discard(place)
+                reader.incremental_unassign([TopicPartition(*place)])
+    except KafkaException as error:
+        raise faults.explain(error, doing="asking whether a log was cut") from error
+    finally:
+        reader.close()
+    return found
 
 
 def oldest_left(

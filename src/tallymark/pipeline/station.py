@@ -7,9 +7,11 @@ import socket
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tallymark import __version__
+from tallymark.broker import peek
 from tallymark.broker.offsets import Logs
 from tallymark.broker.reach import admin_client
 from tallymark.housekeeping import Upkeep, keep_house
@@ -110,6 +112,7 @@ class IngestStation:
             topics=job.topics,
             lease_s=lease_s,
             at_end=job.at_end,
+            refused=partial(peek.refused, dict(client)),
         )
         self._store = PipelineStore(
             url, lambda: store("commit"), schema=schema, consumer=job.consumer, run=self.run_name

@@ -44,7 +44,11 @@ class Held(Problem):
 
 
 class PastEnd(Unreachable):
-    """A position lies past its log's end, and it is too early to say that the log was cut."""
+    """A position lies past its log's end, or Kafka does not read on there; too early to say that the log was cut."""
+
+
+# Where Kafka does not read on at an offset beside its leader's epoch, and what it says.
+Refused = Callable[[Mapping[Place, tuple[int, int]]], Mapping[Place, str]]
 
 
 class Tenure:
@@ -61,7 +65,9 @@ class Tenure:
         topics: Sequence[str],
         lease_s: float,
         at_end: bool = False,
+        refused: Refused = lambda _positions: {},
     ) -> None:
+        self._refused = refused
         self._store = store
         self._beats = beats
         self._logs = logs
@@ -77,8 +83,9 @@ class Tenure:
         self.paused = threading.Event()
         self.lost: str | None = None
         self._looked_at = 0.0
-        # Positions that lie past their log's end, and since when that is seen.
+        # Positions that lie past their log's end, and those where Kafka does not read on: since when that is seen.
         self._past_end: dict[Place, float] = {}
+        self._cut: dict[Place, float] = {}
 
     def epochs(self) -> dict[Place, int]:
         with self._lock:
@@ -95,6 +102,7 @@ class Tenure:
         """
         self.lost = None
         self._past_end.clear()
+        self._cut.clear()
         deadline = time.monotonic() + self._lease_s + 1
         while True:
             try:
@@ -200,10 +208,33 @@ class Tenure:
             # lives still finds its connection lost, and asks what was committed.
             self._store.end_sessions(gone)
         found = self._store.take(self._owner, OwnerKind.SPARK, self._lease_s, wanted)
-        for position in found:
-            if not position.refused:
-                self._refuse_gap(position, bounds[position.place])
+        ours = [position for position in found if not position.refused]
+        for position in ours:
+            self._refuse_gap(position, bounds[position.place])
+        self._refuse_cut(ours)
         return found
+
+    def _refuse_cut(self, positions: Collection[Position]) -> None:
+        """A log that was cut and has grown since: known where whoever moved the position has left the leader's epoch.
+
+        Spark reads without one, so that it is asked before Spark begins, as the service's client asks.
+        """
+        known = {
+            each.place: (each.next_offset, each.leader_epoch)
+            for each in positions
+            if each.leader_epoch is not None
+        }
+        refused = self._refused(known)
+        for position in positions:
+            if (said := refused.get(position.place)) is None:
+                self._cut.pop(position.place, None)
+            else:
+                self._halt(
+                    position,
+                    f"{position.topic}/{position.partition}: Kafka does not read on at offset {position.next_offset} "
+                    f"({said}): the log was cut back, and has grown since. `tallymark inbox seek` says where to go on",
+                    self._cut,
+                )
 
     def _bounds(self, places: Collection[Place]) -> dict[Place, Bounds]:
         ids = self._logs.topic_ids({topic for topic, _ in places})
@@ -220,18 +251,21 @@ class Tenure:
         return found
 
     def _refuse_gap(self, position: Position, bounds: Bounds) -> None:
-        """An expired, cut or recreated log is never skipped: the position is halted, and the range named."""
+        """An expired, cut or recreated log is never skipped."""
         reason = position.halted or gap(position, bounds)
         if reason is None:
             self._past_end.pop(position.place, None)
             return
-        said, _, remedy = reason.partition(". ")
+        # A low end may be a new leader's; or a service has moved on since we asked where the log ends.
         same = position.halted is None and position.topic_id == bounds.topic_id
-        if same and position.next_offset > bounds.end:
-            # Or a service has moved it since we asked where the log ends.
-            since = self._past_end.setdefault(position.place, time.monotonic())
-            if time.monotonic() - since < PAST_END_S:
-                raise PastEnd(said, remedy=remedy)
+        self._halt(position, reason, self._past_end if same and position.next_offset > bounds.end else None)
+
+    def _halt(self, position: Position, reason: str, seen: dict[Place, float] | None = None) -> None:
+        """The position is halted, and the range named; with `seen` when that has been seen for a while."""
+        said, _, remedy = reason.partition(". ")
+        now = time.monotonic()
+        if seen is not None and now - seen.setdefault(position.place, now) < PAST_END_S:
+            raise PastEnd(said, remedy=remedy)
         if position.halted is None:
             self._store.halt(position.place, position.epoch, reason)
         raise Problem(said, remedy=remedy)
