@@ -13,8 +13,10 @@ import pytest
 from tallymark.errors import Problem, Unreachable
 from tallymark.inbox.identity import id_floor, key_hash, received
 from tallymark.inbox.ports import Queued, Received, TransactionSpoilt
+from tallymark.lifecycle import Role
 from tallymark.message import new_id
 from tallymark.pipeline.runs import new_run
+from tallymark.store.postgres import migrations
 from tallymark.store.postgres import staged as stageds
 from tallymark.store.postgres.connection import connect
 from tallymark.store.postgres.inboxstore import PostgresInboxStore
@@ -219,6 +221,29 @@ def test_a_run_that_was_killed_leaves_no_table_behind(
     assert inbox_ground.value(TABLES) == 2
     after.end(None)
     inbox.close()
+
+
+@pytest.mark.parametrize("granted", [True, False])
+def test_who_could_make_tables_can_after_the_migration_too(
+    database: str, monkeypatch: pytest.MonkeyPatch, granted: bool
+) -> None:
+    """A run goes on, before anybody repeats `tallymark init --grants`; and nobody else can."""
+    everything = migrations.known()
+    monkeypatch.setattr(migrations, "known", lambda: tuple(each for each in everything if each.version < 20))
+    migrations.migrate(database, role=Role.CONSUMER)
+    if granted:
+        migrations.apply_grants(database)
+    monkeypatch.setattr(migrations, "known", lambda: everything)
+    migrations.migrate(database, role=Role.CONSUMER)
+    with psycopg.connect(database) as connection:
+        can = "select has_function_privilege(%s, 'tallymark.make_staging(text, text)', 'execute')"
+        found = [
+            connection.execute(can, [who]).fetchone()
+            for who in ("public", "tallymark_consumer")[: 1 + granted]
+        ]
+        # As code of the version before asks for them.
+        connection.execute("select tallymark.make_staging(%s)", ["0" * 12])
+    assert found == ([(False,), (True,)] if granted else [(True,)])
 
 
 def test_a_database_that_has_no_room_is_waited_for(store: PipelineStore) -> None:
