@@ -18,9 +18,6 @@ from tallymark.message import Entry
 from tallymark.outbox.ports import AddOptions, MessageStatus
 from tallymark.store.sqlite.schema import make_tables, queries
 
-# A transaction that reads before it writes is refused at once where another writer came between: nothing waits then.
-_WAITING = {"": "IMMEDIATE", "DEFERRED": "IMMEDIATE"}
-
 
 class SqliteWriter:
     """The outbox's port, on SQLite. `tx` is a sqlite3 connection or cursor."""
@@ -141,8 +138,7 @@ def _begun(tx: Any) -> sqlite3.Connection:
             "a message can only be added inside a transaction: the SQLite connection is in autocommit",
             remedy="begin one, so that the message commits or rolls back with the business data",
         )
-    level = connection.isolation_level.upper()
-    connection.execute(f"begin {_WAITING.get(level, level)}")
+    connection.execute(f"begin {connection.isolation_level}")
     return connection
 
 
