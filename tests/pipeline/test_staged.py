@@ -118,6 +118,39 @@ def test_what_is_counted_or_queued_comes_without_values(
         assert staged.kept[place] == 0
 
 
+def test_copies_of_an_id_without_a_time_are_noted_as_the_service_notes_them(
+    inbox_ground: Ground, store: PipelineStore
+) -> None:
+    """Its saved id has to stay for as long as the log has any of them."""
+
+    def order(offset: int, name: str = "order-17") -> Received:
+        return received(inbox_ground.topic, 0, offset, b"k", b"v", headers(name), 0)
+
+    def batch(staging: str, *rows: Received) -> int:
+        with connect(inbox_ground.url, application="tests", autocommit=False) as connection:
+            stage(connection, staging, rows, WON)
+            connection.commit()
+        place = inbox_ground.topic, 0
+        with store.inbox.begin() as tx:
+            staged = store.transaction(tx).staged(store.run, staging, {WON: len(rows)}, {place: len(rows)})
+            staged.check()
+            repeated = staged.keep(unheard)
+            if staged.count:
+                staged.record()
+        return repeated
+
+    noted = 'select "offset" from tallymark.named_again'
+    assert batch(store.stagings[0], order(0), order(1, "order-18")) == 0
+    # The very same record, read again, is no copy of itself.
+    assert batch(store.stagings[1], order(0), order(2, "order-19"), order(3, "order-19")) == 2
+    assert inbox_ground.query(noted) == [(3,)]
+    inbox_ground.query("delete from tallymark.named_again")
+    with connect(inbox_ground.url, application="tests") as connection:
+        connection.execute(f"truncate {store.stagings[0]}")
+    assert batch(store.stagings[0], order(7), order(9)) == 2
+    assert inbox_ground.query(noted) == [(9,)]
+
+
 @pytest.mark.parametrize("why", ["known", "twice", "odd"])
 def test_what_is_set_apart_comes_a_piece_at_a_time(
     inbox_ground: Ground,

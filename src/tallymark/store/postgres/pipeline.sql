@@ -65,13 +65,23 @@ select id, source, named, topic, partition, "offset", position, key, value, head
 -- What the inbox has already. With the same contents, which may be all of a batch that is read again, it goes, and is told by
 -- how many were at which place; under an id that was used for something else it is marked. Both go by one look.
 with known as (
-    select s.ctid as at, i.key is not distinct from s.key and i.value is not distinct from s.value as same
+    select s.ctid as at, i.key is not distinct from s.key and i.value is not distinct from s.value as same,
+           i.topic = s.topic and i.partition = s.partition and i."offset" is not distinct from s."offset" as own
       from {table} s join {schema}.inbox i on i.id = s.id and i.source = s.source and i.consumer = %(consumer)s
      where s.token = any(%(tokens)s)
 ), marked as (
     update {table} s set n = -1 from known k where s.ctid = k.at and not k.same
 ), gone as (
-    delete from {table} s using known k where s.ctid = k.at and k.same returning s.topic, s.partition
+    delete from {table} s using known k where s.ctid = k.at and k.same
+    returning s.id, s.source, s.named, s.topic, s.partition, s."offset", k.own
+), noted as (
+    -- As the service notes it: an id without a time is known for as long as the log has any copy.
+    insert into {schema}.named_again as a (id, source, consumer, topic, partition, "offset")
+    select id, source, %(consumer)s, topic, partition, max("offset") from gone
+     where named is not null and not own
+     group by id, source, topic, partition order by id, source, topic, partition
+    on conflict (id, source, consumer, topic, partition) do update
+       set "offset" = greatest(a."offset", excluded."offset"), seen_at = excluded.seen_at
 )
 select topic, partition, count(*) from gone group by topic, partition
 
@@ -81,13 +91,22 @@ with firsts as (
     select distinct on (id, source) ctid as at, id, source, key, value from {table}
      where token = any(%(tokens)s) order by id, source, topic, partition, "offset"
 ), known as (
-    select s.ctid as at, f.key is not distinct from s.key and f.value is not distinct from s.value as same
+    select s.ctid as at, f.key is not distinct from s.key and f.value is not distinct from s.value as same, false as own
       from {table} s join firsts f on s.id = f.id and s.source = f.source and s.ctid <> f.at
      where s.token = any(%(tokens)s)
 ), marked as (
     update {table} s set n = -1 from known k where s.ctid = k.at and not k.same
 ), gone as (
-    delete from {table} s using known k where s.ctid = k.at and k.same returning s.topic, s.partition
+    delete from {table} s using known k where s.ctid = k.at and k.same
+    returning s.id, s.source, s.named, s.topic, s.partition, s."offset", k.own
+), noted as (
+    -- As the service notes it: an id without a time is known for as long as the log has any copy.
+    insert into {schema}.named_again as a (id, source, consumer, topic, partition, "offset")
+    select id, source, %(consumer)s, topic, partition, max("offset") from gone
+     where named is not null and not own
+     group by id, source, topic, partition order by id, source, topic, partition
+    on conflict (id, source, consumer, topic, partition) do update
+       set "offset" = greatest(a."offset", excluded."offset"), seen_at = excluded.seen_at
 )
 select topic, partition, count(*) from gone group by topic, partition
 

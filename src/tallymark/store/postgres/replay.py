@@ -7,7 +7,7 @@ import socket
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from tallymark import __version__
@@ -197,7 +197,7 @@ class ReplayStore(InboxActions):
     ) -> tuple[Sequence[Received], list[tuple[Received, str]]]:
         # Whatever scheme the handler has: here saved ids are what keeps a message once. Looked at each time: a long
         # replay goes on while retention does.
-        return Screen(lambda _topic: True, self._inbox.kept_from(), datetime.now(UTC)).sort(messages)
+        return Screen(lambda _topic: True, *self._inbox.memory()).sort(messages)
 
     def _forgotten(self, connection: Any, new: Sequence[Received]) -> dict[int, Received]:
         """Those, by their number, of which nobody can tell whether they were kept before."""
