@@ -25,6 +25,7 @@ SESSION_S = 12
 PATIENCE = {f"TALLYMARK_INBOX__{name}": f"{SESSION_S}s" for name in ("MAX_POLL_INTERVAL", "SESSION_TIMEOUT")}
 
 
+@pytest.mark.full  # the next one stands still, too
 def test_a_database_that_stands_still_costs_no_membership(
     inbox_ground: Ground, cluster: LocalCluster, admin: AdminClient
 ) -> None:

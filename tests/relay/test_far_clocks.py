@@ -62,7 +62,9 @@ def test_receipts_have_the_brokers_own_time(begun: Ground, admin: AdminClient) -
     assert begun.compare().is_clean
 
 
-@pytest.mark.parametrize("mode", Mode)
+@pytest.mark.parametrize(
+    "mode", [Mode.TRANSACTIONAL, pytest.param(Mode.CALLBACK, marks=pytest.mark.full), Mode.SYNC]
+)
 def test_messages_wait_until_their_time_is_taken(begun: Ground, admin: AdminClient, mode: Mode) -> None:
     """No message is at fault, though Kafka calls each of them invalid. Each try has the time of its own."""
     refuse_old(admin, begun.topic)

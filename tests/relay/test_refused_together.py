@@ -26,7 +26,7 @@ def add_without_key(ground: Ground) -> str:
 
 
 @pytest.mark.parametrize("mode", Mode)
-@pytest.mark.parametrize("batch_messages", [100, 20])
+@pytest.mark.parametrize("batch_messages", [100, pytest.param(20, marks=pytest.mark.full)])
 def test_what_stood_beside_a_refused_message_goes(
     ground: Ground, make_topic: MakeTopic, mode: Mode, batch_messages: int
 ) -> None:

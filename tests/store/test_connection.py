@@ -9,7 +9,6 @@ import psycopg
 import pytest
 
 from tallymark.errors import Unreachable
-from tallymark.store.postgres import session
 from tallymark.store.postgres.connection import Connection, connect
 from tallymark.store.postgres.migrations import migrate
 from tallymark.store.postgres.relaystore import PostgresRelayStore
@@ -47,7 +46,7 @@ def test_and_so_is_one_that_goes_before_the_schema_was_looked_at(
         return connection
 
     with monkeypatch.context() as patched:
-        patched.setattr(session, "connect", and_gone)
+        patched.setattr(store._db, "_connect", and_gone)
         with pytest.raises(Unreachable):
             store.identity()
     assert store.identity().lanes == 1

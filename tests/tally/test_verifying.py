@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pytest
 from confluent_kafka import TopicPartition
 
 from tallymark.broker.kafka import AdminClient
@@ -120,6 +121,7 @@ def database_of(folder: Path) -> str:
     return str(json.loads((folder / "manifest.json").read_text())["database"])
 
 
+@pytest.mark.full
 def test_copies_that_were_made_before_a_loss_close_nothing_and_certify_nothing_of_it(
     spark: Any, journey: Journey, archive: ArchiveGround, tmp_path: Path
 ) -> None:
