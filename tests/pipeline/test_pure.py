@@ -241,17 +241,38 @@ def test_batches_get_smaller_where_commits_lose_their_session() -> None:
     assert small.offsets == 60
 
 
-def test_batches_get_smaller_where_handlers_take_long() -> None:
+def test_batches_go_by_how_long_handlers_take() -> None:
     """To what fits into five seconds, by what the last one took; to no fewer than Spark is worth."""
     size = BatchSize(10_000, floor=1_000)
     assert (size.took(10_000, 5.0), size.offsets) == (False, 10_000)
     assert (size.took(10_000, 20.0), size.offsets) == (True, 2_500)
-    assert (size.took(2_500, 3.0), size.offsets) == (False, 2_500), "what was learned is kept"
+    assert (size.took(2_500, 3.0), size.offsets) == (False, 2_500), "another size is another query"
     assert (size.took(3, 60.0), size.offsets) == (True, 100)
     assert (size.took(100, 60.0), size.offsets) == (False, 100)
     assert [size.lost() for _ in range(3)] == [False] * 3
     few = BatchSize(20, floor=1_000)
     assert (few.took(20, 60.0), few.offsets) == (False, 20)
+
+
+def test_one_slow_moment_does_not_make_batches_small_for_ever() -> None:
+    """A row lock, a disk: weeks later the run was still at 100 a second. Few messages tell little of how many fit."""
+    size = BatchSize(10_000, floor=1_000)
+    assert (size.took(5, 6.0), size.offsets) == (True, 100)
+    assert (size.took(5, 0.01), size.offsets) == (False, 100), "of so few nobody can tell"
+    assert (size.took(60, 0.5), size.offsets) == (True, 300), "markers take offsets, too"
+    assert (size.took(300, 0.5), size.offsets) == (True, 1_500)
+    assert (size.took(1_500, 0.2), size.offsets) == (True, 10_000)
+    assert (size.took(10_000, 0.2), size.offsets) == (False, 10_000)
+
+
+def test_batches_begin_with_few_and_grow_no_further_than_what_losses_taught() -> None:
+    """The first one cannot be stopped either: ten thousand calls of half a second are more than an hour."""
+    size = BatchSize(10_000, floor=1_000, first=500)
+    assert size.offsets == 500
+    assert (size.took(500, 0.3), size.offsets) == (True, 4_166)
+    assert [size.lost() for _ in range(2)] == [False, True]
+    assert (size.took(2_000, 0.1), size.offsets) == (False, 2_083)
+    assert BatchSize(20, floor=1_000, first=500).offsets == 20
 
 
 def test_what_batches_came_to_is_added_up() -> None:

@@ -10,14 +10,17 @@ _IN_A_ROW = 2
 # What handlers are given one by one should be committed in so long. A batch of fewer is mostly Spark's own work.
 _WITHIN_S = 5.0
 _FEW = 100
+# So many they are given first, before it is known how long they take.
+FIRST = 500
 
 
 class BatchSize:
-    """Halved with each loss from the second in a row on, down to a floor; what was learned once is kept."""
+    """Halved with each loss from the second in a row on, down to a floor; what losses taught is kept."""
 
-    def __init__(self, offsets: int, floor: int) -> None:
-        self.offsets = offsets
-        self._floor = min(floor, offsets)
+    def __init__(self, at_most: int, floor: int, *, first: int | None = None) -> None:
+        self.offsets = min(at_most, first or at_most)
+        self._at_most = at_most
+        self._floor = min(floor, at_most)
         self._lost = 0
 
     def committed(self) -> None:
@@ -25,17 +28,23 @@ class BatchSize:
         self._lost = 0
 
     def took(self, messages: int, seconds: float) -> bool:
-        """So many were handed over one by one in so long. Whether batches are smaller from now on."""
-        fitting = max(_FEW, int(messages * _WITHIN_S / seconds)) if seconds > _WITHIN_S else self.offsets
-        if fitting >= self.offsets:
-            return False
-        self.offsets = fitting
-        return True
+        """So many were handed over one by one in so long. Whether batches have another size from now on.
+
+        Another size is another query, so they grow in leaps; and by what batches near their size have shown.
+        """
+        before = self.offsets
+        if seconds > _WITHIN_S:
+            self.offsets = min(before, max(_FEW, int(messages * _WITHIN_S / seconds)))
+        elif seconds < _WITHIN_S / 4 and 2 * messages >= before:
+            fitting = min(self._at_most, int(messages * _WITHIN_S / 2 / max(seconds, 0.001)))
+            if fitting == self._at_most or fitting >= 2 * before:
+                self.offsets = fitting
+        return self.offsets != before
 
     def lost(self) -> bool:
         """A commit lost its session. Whether batches are smaller from now on."""
         self._lost += 1
         if self._lost < _IN_A_ROW or self.offsets <= self._floor:
             return False
-        self.offsets = max(self._floor, self.offsets // 2)
+        self.offsets = self._at_most = max(self._floor, self.offsets // 2)
         return True

@@ -29,7 +29,7 @@ from tallymark.observe.retrying import told_again
 from tallymark.pipeline import failures, kafkasource
 from tallymark.pipeline.archivefiles import local
 from tallymark.pipeline.batches import LOOK_S, Batches
-from tallymark.pipeline.batchsize import BatchSize
+from tallymark.pipeline.batchsize import FIRST, BatchSize
 from tallymark.pipeline.committing import Commit, Committed, Range
 from tallymark.pipeline.loading import Loaded
 from tallymark.pipeline.mending import BatchBroken, write_mended
@@ -100,10 +100,13 @@ class Ingest:
         self._config = config
         self._stop = stop
         self._note = note
+        one_by_one = commit.at_most is not None
         self._size = BatchSize(
-            min(config.max_offsets, commit.at_most or config.max_offsets), config.min_offsets
+            min(config.max_offsets, commit.at_most or config.max_offsets),
+            config.min_offsets,
+            first=FIRST if one_by_one else None,
         )
-        # Set when batches are to be smaller: that is for a new query.
+        # Set when batches are to have another size: that is for a new query.
         self._resized = threading.Event()
         self._commits = OneBehind("tallymark-commit")
         # Whether this query got through to Kafka, and a batch of it to the database.
@@ -268,10 +271,11 @@ class Ingest:
         self._size.committed()
         if self._commit.at_most is not None and self._size.took(done.read, done.commit_s):
             log.info(
-                "a commit took %.0f s: at most %d offsets in a batch from now on",
+                "a commit of %d messages took %.1f s: at most %d offsets in a batch from now on",
+                done.read,
                 done.commit_s,
                 self._size.offsets,
-                extra={"action": "pipeline.smaller"},
+                extra={"action": "pipeline.resized"},
             )
             self._resized.set()
         self._commit.note_committed()
