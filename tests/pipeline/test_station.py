@@ -20,7 +20,7 @@ from tallymark.broker.reach import admin_client
 from tallymark.cli.main import main
 from tallymark.errors import Problem, Stale, Unreachable
 from tallymark.inbox.identity import id_floor, key_hash, received
-from tallymark.inbox.ports import Place, Queued
+from tallymark.inbox.ports import Place, Queued, Standing
 from tallymark.inbox.screening import Screen
 from tallymark.message import new_id
 from tallymark.pipeline import station as stations
@@ -403,6 +403,41 @@ def test_a_log_that_was_cut_and_has_grown_since_is_refused(
         make_tenure(refused=refused).take(looks.append)
     assert "inbox seek" in found.value.remedy
     assert inbox_ground.value(HALTED) == 1
+
+
+def test_who_takes_its_own_positions_anew_has_not_lost_them(
+    inbox_ground: Ground, make_tenure: Callable[..., Tenure], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A beat that falls between the new epoch and our knowing of it was taken for somebody else's taking."""
+    beats: list[bool] = []
+    heartbeat = PostgresInboxStore.heartbeat
+
+    def counted(store: PostgresInboxStore, owner: str, lease_s: float, epochs: dict[Place, int]) -> Standing:
+        found = heartbeat(store, owner, lease_s, epochs)
+        beats.append(bool(epochs))
+        return found
+
+    def slowly(_positions: object) -> dict[Place, str]:
+        """Kafka's answer takes longer than a beat, which goes by the epochs of before."""
+        seen = len(beats)
+        wait_for(lambda: len(beats) > seen + 2, what="a beat has come and gone")
+        return {}
+
+    monkeypatch.setattr(PostgresInboxStore, "heartbeat", counted)
+    tenure = make_tenure(refused=slowly, lease_s=0.3)
+    beating = tenure.keep_alive()
+    try:
+        tenure.take()
+        tenure.take()
+        assert tenure.lost is None
+        seen = len(beats)
+        wait_for(lambda: len(beats) > seen + 2, what="beats by the new epochs")
+        assert tenure.lost is None
+        inbox_ground.query("update tallymark.positions set epoch = epoch + 1 where partition = 0 returning 1")
+        wait_for(lambda: tenure.lost is not None, what="what somebody else did is noticed")
+    finally:
+        tenure.release()
+        beating.join()
 
 
 def test_a_partition_without_a_leader_is_waited_for(

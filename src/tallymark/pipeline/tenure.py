@@ -100,7 +100,6 @@ class Tenure:
 
         And for a log whose end is too low: for a while, before that counts as a cut.
         """
-        self.lost = None
         self._past_end.clear()
         self._cut.clear()
         deadline = time.monotonic() + self._lease_s + 1
@@ -119,7 +118,8 @@ class Tenure:
             if wait(_LOOK_S):
                 raise Held(f"{next(iter(refused))} still held the positions when we were told to stop")
         with self._lock:
-            self._held = {each.place: each for each in found}
+            # A beat under way still goes by the epochs of before: taking anew, we took them from ourselves.
+            self._held, self.lost = {each.place: each for each in found}, None
         return self.positions()
 
     def _places(self) -> list[Place]:
@@ -186,8 +186,11 @@ class Tenure:
                 continue
             (self.paused.set if standing.paused else self.paused.clear)()
             gone = [place for place, epoch in ours.items() if standing.epochs.get(place) != epoch]
-            if gone and self.epochs() == ours:
-                self.lost = f"{gone[0][0]}/{gone[0][1]} was taken by another owner, or sought by an operator"
+            with self._lock:
+                if gone and {place: position.epoch for place, position in self._held.items()} == ours:
+                    self.lost = (
+                        f"{gone[0][0]}/{gone[0][1]} was taken by another owner, or sought by an operator"
+                    )
         self._beats.close()
 
     def _take(self, places: Collection[Place]) -> list[Position]:
