@@ -59,22 +59,26 @@ def refused(
 
 def oldest_left(
     client: profiles.Client, bounds: Mapping[Place, tuple[int, int]], upto: Mapping[Place, int]
-) -> dict[Place, datetime]:
-    """Kafka's time of the first message that whoever came so far has not got; places where there is none are left out.
+) -> dict[Place, datetime | None]:
+    """Kafka's time of the first message that whoever came so far has not got, None where there is none; places of which
+    Kafka says nothing are left out.
 
     What its log has lost counts for nothing: of that nobody knows how old it was.
     """
     left = {place: max(offset, bounds[place][0]) for place, offset in upto.items() if place in bounds}
-    return logged_at(client, {place: offset for place, offset in left.items() if offset < bounds[place][1]})
+    ahead = {place: offset for place, offset in left.items() if offset < bounds[place][1]}
+    return dict.fromkeys(left.keys() - ahead.keys()) | logged_at(client, ahead)
 
 
 def logged_at(
     client: profiles.Client, offsets: Mapping[Place, int], *, within_s: float = 5.0
-) -> dict[Place, datetime]:
-    """Kafka's time of the first message at or after each offset; places where there is none are left out."""
+) -> dict[Place, datetime | None]:
+    """Kafka's time of the first message at or after each offset, None where only markers lie there; places of which it
+    says nothing in time, or that may not be read, are left out: nobody knows how old what is there is.
+    """
     if not offsets:
         return {}
-    found: dict[Place, datetime] = {}
+    found: dict[Place, datetime | None] = {}
     waiting = set(offsets)
     reader = Consumer({**profiles.reader(client), "auto.offset.reset": "earliest"})
     try:
@@ -91,8 +95,8 @@ def logged_at(
             if place in waiting:
                 waiting.discard(place)
                 reader.incremental_unassign([TopicPartition(*place)])
-                if error is None:
-                    found[place] = datetime.fromtimestamp(message.timestamp()[1] / 1000, UTC)
+                at_end = error is not None
+                found[place] = None if at_end else datetime.fromtimestamp(message.timestamp()[1] / 1000, UTC)
     except KafkaException as error:
         raise faults.explain(error, doing="reading the oldest message not yet kept") from error
     finally:

@@ -23,7 +23,8 @@ class Ends:
     """What Kafka says of the partitions: their ends, and when the first message not yet kept was logged."""
 
     ends: Mapping[Place, int]
-    oldest: Mapping[Place, datetime]
+    # None where nothing lies ahead; not there where Kafka did not say.
+    oldest: Mapping[Place, datetime | None]
     # Why Kafka said nothing, where it did not.
     silence: str = ""
 
@@ -126,9 +127,9 @@ def _lag(position: PositionStatus, ends: Ends) -> int | None:
 
 def _lag_s(position: PositionStatus, ends: Ends) -> float | None:
     """The age of the first message that is not kept yet; 0 where only markers, or nothing, lie ahead."""
-    if position.place not in ends.ends:
+    if position.place not in ends.ends or position.place not in ends.oldest:
         return None
-    oldest = ends.oldest.get(position.place)
+    oldest = ends.oldest[position.place]
     return 0.0 if oldest is None else max(0.0, round((datetime.now(UTC) - oldest).total_seconds(), 1))
 
 

@@ -6,7 +6,7 @@ not.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,6 +25,7 @@ from tallymark.store.postgres.pipelinestore import RunStatus, statuses
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from tallymark.inbox.ports import Place
     from tallymark.settings import Settings
 
 
@@ -33,8 +34,9 @@ class Lag:
     """How far a consumer is behind its logs."""
 
     offsets: int
-    # The age of the first message that is not kept yet; 0 where only markers, or nothing, lie ahead.
-    seconds: float
+    # The age of the first message that is not kept yet; 0 where only markers, or nothing, lie ahead; None where Kafka
+    # does not let us look, or does not answer.
+    seconds: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +157,7 @@ def _lags(settings: Settings, consumers: Mapping[str, ConsumerStatus]) -> dict[s
                     for place, offset in positions.items()
                     if place in bounds
                 ),
-                _age(peek.oldest_left(client, bounds, positions).values()),
+                _age(positions.keys() & bounds.keys(), peek.oldest_left(client, bounds, positions)),
             )
             for name, positions in upto.items()
         }
@@ -164,10 +166,12 @@ def _lags(settings: Settings, consumers: Mapping[str, ConsumerStatus]) -> dict[s
         return {}
 
 
-def _age(moments: Iterable[datetime]) -> float:
-    """Of the oldest; 0 where there is none."""
+def _age(asked: Collection[Place], oldest: Mapping[Place, datetime | None]) -> float | None:
+    """Of the oldest; 0 where there is none, None where it is not known of one."""
+    if any(place not in oldest for place in asked):
+        return None
     now = datetime.now(UTC)
-    return max((max(0.0, (now - each).total_seconds()) for each in moments), default=0.0)
+    return max((max(0.0, (now - each).total_seconds()) for each in oldest.values() if each), default=0.0)
 
 
 def shown(found: PipelineLook) -> list[RenderableType]:

@@ -35,8 +35,8 @@ class Ends:
     """What Kafka said: the ends of partitions, the times of the first messages not yet kept, topics' retention."""
 
     ends: Mapping[Place, int] = field(default_factory=dict)
-    # By place and offset: consumers stand at different ones.
-    logged: Mapping[tuple[str, int, int], datetime] = field(default_factory=dict)
+    # By place and offset: consumers stand at different ones. None where only markers lie ahead.
+    logged: Mapping[tuple[str, int, int], datetime | None] = field(default_factory=dict)
     retention_ms: Mapping[str, int] = field(default_factory=dict)
     asked: frozenset[tuple[str, int, int]] = frozenset()
     answered: bool = False
@@ -54,6 +54,8 @@ class Ends:
         if position.place not in self.ends:
             return None
         here = (*position.place, position.next_offset)
+        if here in self.asked and self.lag(position) and here not in self.logged:
+            return None  # there is something, and Kafka did not say how old it is
         # It has moved on since Kafka was asked: the last message kept is a moment older than the first that is not.
         oldest = self.logged.get(here) if here in self.asked else position.logged_at
         if oldest is None or not self.lag(position):
@@ -131,7 +133,7 @@ class Lag:
                 reach(self._client)
                 self._admin = admin_client(self._client)
             bounds = kafka.bounds(self._admin, {each[:2] for each in offsets})
-            logged: dict[tuple[str, int, int], datetime] = {}
+            logged: dict[tuple[str, int, int], datetime | None] = {}
             # Of one place by one: two consumers of one topic stand at two offsets.
             for asked in _one_each(
                 {(t, p, o) for t, p, o in offsets if (t, p) in bounds and o < bounds[t, p][1]}

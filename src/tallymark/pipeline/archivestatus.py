@@ -108,4 +108,4 @@ def _oldest(client: profiles.Client, state: Archive, bounds: Mapping[Place, Boun
     ends = {place: (each.first, each.end) for place, each in bounds.items()}
     upto = {place: state.extents[place].next if place in state.extents else 0 for place in bounds}
     oldest = peek.oldest_left(client, ends, upto)
-    return {place: int(at.timestamp() * 1000) for place, at in oldest.items()}
+    return {place: int(at.timestamp() * 1000) for place, at in oldest.items() if at is not None}
