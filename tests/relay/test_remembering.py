@@ -34,6 +34,7 @@ def test_patience_ends_by_itself_or_when_it_is_told_to_hurry() -> None:
     goes_on = patience.begin()
     assert goes_on()
     patience.hurry(-1)
-    assert not goes_on()
+    patience.hurry(60)
+    assert not goes_on(), "told twice, it does not begin anew"
     assert not patience.begin()()
     assert not Patience(-1).begin()()

@@ -45,7 +45,8 @@ class Patience:
         self._end = math.inf
 
     def hurry(self, within_s: float) -> None:
-        self._end = time.monotonic() + within_s
+        # Told twice, it does not begin anew.
+        self._end = min(self._end, time.monotonic() + within_s)
 
     def begin(self) -> Callable[[], bool]:
         """Whether there is time left, from now on."""

@@ -47,3 +47,6 @@ class Hand:
     def _run(self) -> None:
         while (do := self._work.get()) is not None:
             do()
+            del (
+                do
+            )  # and with it what came of it, which may be a whole slice: the next work may be long in coming
