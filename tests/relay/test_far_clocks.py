@@ -7,11 +7,11 @@ from contextlib import contextmanager
 
 import pytest
 
-from tallymark.broker.kafka import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from tallymark.broker.kafka import AdminClient
 from tallymark.lifecycle import Mode
 from tests.children import Child
 from tests.relay.ground import Ground
-from tests.relay.toolarge import parked
+from tests.relay.toolarge import change, parked
 from tests.waiting import wait_for
 
 # Not 0: brokers then refuse even the markers of transactions.
@@ -19,11 +19,7 @@ OLDEST_MS = 4000
 
 
 def refuse_old(admin: AdminClient, topic: str) -> None:
-    value = str(OLDEST_MS)
-    entry = ConfigEntry("message.timestamp.before.max.ms", value, incremental_operation=AlterConfigOpType.SET)
-    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
-    for future in admin.incremental_alter_configs([resource]).values():
-        future.result(20)
+    change(admin, topic, "message.timestamp.before.max.ms", str(OLDEST_MS))
 
 
 @contextmanager

@@ -194,11 +194,7 @@ def test_a_time_out_beside_a_refusal_leaves_a_batch_without_a_transaction_in_dou
     found = {}
     for mode in Mode:
         flight = Flight([], failures=failures)
-        found[mode] = type(
-            judge(
-                flight, lambda _: KafkaError(KafkaError.INVALID_MSG), transactional=mode is Mode.TRANSACTIONAL
-            )
-        )
+        found[mode] = type(judge(flight, lambda _: failures[0], transactional=mode is Mode.TRANSACTIONAL))
     assert found == {Mode.TRANSACTIONAL: Rejected, Mode.CALLBACK: Unknown, Mode.SYNC: Unknown}
 
 
@@ -241,13 +237,13 @@ def test_without_transactions_what_timed_out_beside_a_refused_one_is_not_taken_f
 def test_a_partition_that_is_gone_is_its_topics_matter_unless_the_message_names_it(ground: Ground) -> None:
     """A topic made anew with fewer partitions must not park its messages one by one."""
     gone = KafkaError(KafkaError._UNKNOWN_PARTITION)
+
+    def no_answer(_rows: object) -> None:
+        raise AssertionError("nobody has to be asked")
+
     for named, whole_topic in ((None, True), (5, False)):
         row: Row = (1, "a", ground.topic, b"k", b"", "{}", named, 100)
-        found = judge(
-            Flight([], failures=[(row, gone)]),
-            lambda _: KafkaError(KafkaError.INVALID_MSG),
-            transactional=True,
-        )
+        found = judge(Flight([], failures=[(row, gone)]), no_answer, transactional=True)
         assert isinstance(found, Rejected)
         assert [each.whole_topic for each in found.failures] == [whole_topic]
 

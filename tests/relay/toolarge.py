@@ -13,7 +13,12 @@ SMALL = 20_000
 
 def set_limit(admin: AdminClient, topic: str, size: int) -> None:
     """max.message.bytes of a topic, changed while it is in use."""
-    entry = ConfigEntry("max.message.bytes", str(size), incremental_operation=AlterConfigOpType.SET)
+    change(admin, topic, "max.message.bytes", str(size))
+
+
+def change(admin: AdminClient, topic: str, setting: str, value: str) -> None:
+    """A topic's setting, changed while it is in use."""
+    entry = ConfigEntry(setting, value, incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
     for future in admin.incremental_alter_configs([resource]).values():
         future.result(20)

@@ -72,6 +72,7 @@ class KafkaCluster:
             facts.topic_id,
             facts.partitions,
             facts.max_message_bytes,
+            keyed="compact" in facts.cleanup_policy,
             accepted=tuple(sorted({f.rule for f in findings} & self._accepted)),
         )
 

@@ -38,9 +38,9 @@ class Flight:
         return [(row, error) for row, error in self.failures if error.code() not in CONSEQUENCES]
 
     @property
-    def first_failure(self) -> KafkaError | None:
+    def first_failure(self) -> tuple[Row, KafkaError] | None:
         found = self.causes or self.failures
-        return found[0][1] if found else None
+        return found[0] if found else None
 
     @property
     def innocent(self) -> set[int]:

@@ -12,38 +12,70 @@ from tallymark.broker import faults
 from tallymark.broker.flight import Flight
 from tallymark.broker.kafka import KafkaError
 from tallymark.broker.verdicts import BESIDE, Scope, scope_of
+from tallymark.errors import OutcomeUnknown
 from tallymark.relay.ports import Failure, Rejected, Row, Unknown
 
-# Why some of these rows are refused when they are sent by themselves; None if they are not.
-Fail = Callable[[Sequence[Row]], KafkaError | None]
+# What is refused, and why, when these rows are sent by themselves; None if nothing is.
+Fail = Callable[[Sequence[Row]], tuple[Row, KafkaError] | None]
+
+# Said of a record batch as a whole.
+_OF_ALL = frozenset({KafkaError.INVALID_RECORD, KafkaError.INVALID_MSG})
+# So many are found at a time: they are parked before the next are looked for.
+_AT_A_TIME = 32
 
 
 def tell_apart(flight: Flight, fail: Fail) -> None:
     """Clear those that are said to be invalid and are not.
 
     The client tells the invalid ones of a record batch from the others, unless there is a single one: then it blames all.
-    So two that fail alone were told apart, and with them the rest; else the one is looked for by halves.
+    Which messages shared a record batch nobody says, so each that is blamed must fail alone to be at fault.
     """
-    suspects = [row for row, error in flight.failures if error.code() == KafkaError.INVALID_RECORD]
-    if len(suspects) < 2:
+    blamed = [row for row, error in flight.failures if error.code() in _OF_ALL]
+    if len(blamed) < 2:
         return
-    blamed = {row[0] for row in suspects}
-    alone = fail(suspects[:1])
-    if alone is not None and alone.code() == KafkaError.INVALID_TIMESTAMP:
-        # What it is that is invalid, Kafka says of a single one only. The time is the batch's, not a message's own.
-        _relabel(flight, blamed, alone)
-        return
-    if alone is not None and fail(suspects[-1:]) is not None:
-        return
-    while len(suspects) > 1:
-        half = len(suspects) // 2
-        suspects = suspects[:half] if fail(suspects[:half]) is not None else suspects[half:]
-    guilty = {row[0] for row in suspects} if fail(suspects) is not None else set()
-    _relabel(flight, blamed - guilty, KafkaError(BESIDE))
+    search = _Search(fail)
+    search.among(blamed, refused=True)
+    beside = KafkaError(BESIDE)
+    flight.failures = [
+        (row, (search.of(row) or beside) if error.code() in _OF_ALL else error)
+        for row, error in flight.failures
+    ]
 
 
-def _relabel(flight: Flight, positions: set[int], error: KafkaError) -> None:
-    flight.failures = [(row, error if row[0] in positions else said) for row, said in flight.failures]
+class _Search:
+    """For those that fail alone, by halves."""
+
+    def __init__(self, fail: Fail) -> None:
+        self._fail = fail
+        self._found: dict[int, KafkaError] = {}
+        # What it is that is invalid, Kafka says of a single one only. The time is the batch's: all of the topic have it.
+        self._untimely: dict[str, KafkaError] = {}
+
+    def of(self, row: Row) -> KafkaError | None:
+        return self._untimely.get(row[2]) or self._found.get(row[0])
+
+    def among(self, rows: Sequence[Row], *, refused: bool = False) -> bool:
+        """Whether any of these fails; `refused` where that is known."""
+        if self._untimely:
+            rows = [row for row in rows if row[2] not in self._untimely]
+        if not rows or len(self._found) >= _AT_A_TIME:
+            return False
+        if not refused or len(rows) == 1:
+            said = self._fail(rows)
+            if said is None:
+                return False
+            row, error = said
+            if error.code() == KafkaError.INVALID_TIMESTAMP:
+                self._untimely[row[2]] = error
+                return self.among(rows) or True
+            if error.code() not in _OF_ALL:
+                raise OutcomeUnknown(passes(error))
+            if len(rows) == 1:
+                self._found[row[0]] = error
+                return True
+        half = len(rows) // 2
+        first = self.among(rows[:half])
+        return self.among(rows[half:], refused=not first) or first
 
 
 def judge(flight: Flight, fail: Fail, *, transactional: bool) -> Rejected | Unknown:

@@ -53,6 +53,7 @@ _O = TypeVar("_O", bound=Outcome)
 _COMMIT_SLICE_S = 1.0
 # So many messages are handed to the client before its reports are heard.
 _SERVE_EVERY = 2_000
+_KEYLESS = "topic {} is compacted: it takes no message without a key"
 
 
 class KafkaPublisher:
@@ -65,12 +66,15 @@ class KafkaPublisher:
         self._pace = pace or Pace(settings.transaction_timeout_s)
         self._transactional = settings.policy.transactional
         self._headings = Headings()
-        self._placings = {record.topic: Placing(record.partitions) for record in topics}
+        self._placings: dict[str, Placing] = {}
+        self._keyed: set[str] = set()
         self._receipts = receipts.topic_of(settings.identity, settings.prefix)
         self._flights: deque[Flight] = deque()
         self._clock_ms = 0
         self._refusal: KafkaError | None = None
         self._producers = LaneProducers(settings, topics)
+        for record in topics:
+            self._note(record)
 
     @property
     def _producer(self) -> Producer:
@@ -94,7 +98,7 @@ class KafkaPublisher:
 
     def send(self, batch: Batch, rows: Sequence[Row]) -> None:
         self._producers.turn()
-        self._clock_ms = batch.clock_ms
+        self._clock_ms, self._refusal = batch.clock_ms, None
         flight = Flight(rows)
         self._flights.append(flight)
         try:
@@ -142,8 +146,12 @@ class KafkaPublisher:
             return Unknown(str(faults.explain(error.__cause__)))
 
     def learn(self, record: TopicRecord) -> bool:
-        self._placings[record.topic] = Placing(record.partitions)
+        self._note(record)
         return self._producers.fit(record)
+
+    def _note(self, record: TopicRecord) -> None:
+        self._placings[record.topic] = Placing(record.partitions)
+        (self._keyed.add if record.keyed else self._keyed.discard)(record.topic)
 
     def hurry(self, within_s: float) -> None:
         self._producers.patience.hurry(within_s)
@@ -169,6 +177,10 @@ class KafkaPublisher:
             produced = 0
             for row in rows[start : start + _SERVE_EVERY]:
                 position, id_, topic, key, value, headers, partition, _ = row
+                if key is None and topic in self._keyed:
+                    # Kafka would blame all that shares its record batch.
+                    flight.invalid.append(Failure(position, topic, _KEYLESS.format(topic)))
+                    continue
                 if partition is None:
                     partition = placings[topic][key] if key is not None else -1
                 try:
@@ -233,7 +245,7 @@ class KafkaPublisher:
                 said = flight.receipt_error
                 if said is not None and said.code() not in CONSEQUENCES:
                     return self._without_receipt(said)
-                self._refusal = cause if scope_of(cause.code()) is Scope.TOPIC else None
+                self._refusal = cause if cause.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED else None
                 return Refused()
         reached("relay.after_kafka_commit")
         return Sent(flight.receipt)
@@ -254,7 +266,7 @@ class KafkaPublisher:
             " (if it was denied, grant Write on it)"
         )
 
-    def _fail(self, rows: Sequence[Row]) -> KafkaError | None:
+    def _fail(self, rows: Sequence[Row]) -> tuple[Row, KafkaError] | None:
         return self._probe(rows).first_failure
 
     def _probe(self, rows: Sequence[Row]) -> Flight:
@@ -306,7 +318,7 @@ class KafkaPublisher:
             if again.failures and not again.causes:
                 return
 
-    def _fail_now(self, rows: Sequence[Row]) -> KafkaError | None:
+    def _fail_now(self, rows: Sequence[Row]) -> tuple[Row, KafkaError] | None:
         """Without a transaction a probe is the messages themselves: what goes through is in the log, as it should be."""
         probe = Flight(rows)
         self._produce(probe, careful=True)

@@ -152,6 +152,8 @@ class TopicRecord:
     topic_id: str
     partitions: int
     max_message_bytes: int
+    # Compacted: it takes no message without a key. As it was when Kafka was last asked.
+    keyed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +164,7 @@ class TopicReport:
     topic_id: str = ""
     partitions: int = 0
     max_message_bytes: int = 0
+    keyed: bool = False
     problem: str | None = None
     accepted: tuple[str, ...] = ()
 

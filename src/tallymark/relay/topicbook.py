@@ -65,4 +65,6 @@ class TopicBook:
         if recorded is None or recorded.max_message_bytes != report.max_message_bytes:
             self._store.record_topic(report)
         partitions = recorded.partitions if recorded else report.partitions
-        return TopicRecord(report.topic, report.topic_id, partitions, report.max_message_bytes), ""
+        return TopicRecord(
+            report.topic, report.topic_id, partitions, report.max_message_bytes, report.keyed
+        ), ""
