@@ -23,7 +23,7 @@ def test_a_call_that_takes_too_long_is_seen() -> None:
 
 def test_a_key_is_slow_after_one_long_call_of_one_message() -> None:
     now = 0.0
-    watch = Watch(clock=lambda: now)
+    watch = Watch(clock=lambda: now, notes_slow=True)
     slow, quick, alone = queued({}, key=b"alice"), queued({}, key=b"bob"), queued({}, key=None)
 
     def handle(*messages: Queued, seconds: float) -> None:

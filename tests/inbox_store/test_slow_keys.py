@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from tallymark.apply import watch
 from tallymark.apply.applier import Applier
 from tallymark.apply.handlers import Handlers
-from tallymark.apply.watch import Watch
 from tallymark.inbox import workers
 from tallymark.inbox.book import Book
 from tallymark.inbox.config import InboxConfig
@@ -26,9 +25,9 @@ CONFIG = InboxConfig("ledger", ("transfers",))
 COUNT = 12
 
 
-def every_call_is_slow() -> Watch:
-    """Whenever it is asked, another second has passed."""
-    return Watch(clock=itertools.count().__next__)
+@pytest.fixture(autouse=True)
+def _every_call_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "SLOW_S", -1.0)
 
 
 def applier() -> Applier:
@@ -44,7 +43,6 @@ def test_who_keeps_remembers_none(store: PostgresInboxStore) -> None:
     book.take(position)
     screen = Screen(apply.needs_saved_id, now - timedelta(days=1), now)
     keeper = Keeper(store, apply, book, screen, CONFIG, threading.Event())
-    keeper.watch = every_call_is_slow()
     batch = [message(n, key=b"%d" % n) for n in range(COUNT)]
     outcome = keeper.run_once(Batch(batch, {place: 0}, {place: COUNT}, {}, {place: position.epoch}))
     assert outcome.applied == COUNT
@@ -57,7 +55,6 @@ def test_a_key_that_is_slow_again_and_again_is_known_however_many_were_so_once(
     monkeypatch.setattr(workers, "_SLOW_KEYS", 5)
     apply, noticed = applier(), Noticed()
     worker = Worker(store, apply, CONFIG, threading.Event(), held_back=threading.Event(), noticed=noticed)
-    worker.watch = every_call_is_slow()
 
     def queue(*messages: Received) -> None:
         with store.begin() as tx:

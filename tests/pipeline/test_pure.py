@@ -4,26 +4,44 @@ from __future__ import annotations
 
 import re
 import threading
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
+from tallymark.apply import watch
 from tallymark.errors import Problem, SettingsError, UsageError
+from tallymark.inbox.screening import Screen
 from tallymark.observe.metrics import Metrics
 from tallymark.pipeline.batchsize import BatchSize
-from tallymark.pipeline.committing import Committed
+from tallymark.pipeline.committing import Commit, Committed
+from tallymark.pipeline.effects import NoEffect
 from tallymark.pipeline.kafkasource import java_settings, log_of, offsets_json, offsets_of, options
 from tallymark.pipeline.loading import combined
 from tallymark.pipeline.onebehind import OneBehind
 from tallymark.pipeline.patience import Patience
 from tallymark.pipeline.progress import Gauges, behind_of, late_s
 from tallymark.pipeline.session import SparkPlan
+from tests.apply.given import queued
 
 
 def test_offsets_are_written_and_read_alike() -> None:
     offsets = {("a", 1): 7, ("a", 0): 5, ("b", 0): 0}
     assert offsets_json(offsets) == '{"a": {"0": 5, "1": 7}, "b": {"0": 0}}'
     assert offsets_of(offsets_json(offsets)) == offsets
+
+
+def test_who_commits_remembers_no_slow_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers ask for them; here nobody does, and they would pile up for as long as a run lasts."""
+    monkeypatch.setattr(watch, "SLOW_S", -1.0)
+    now = datetime.now(UTC)
+    commit = Commit(NoEffect(["a"]), Screen(lambda _: True, now - timedelta(days=1), now), run="r")
+    hung = queued({}, topic="a", key=b"alice")
+    for _ in range(2):
+        commit.watch.began([hung], timeout_s=5.0)
+        commit.watch.ended()
+        assert commit.watch.slow_keys() == set()
+        commit.suspect([hung], "it hung")
 
 
 def test_a_batchs_ends_come_from_sparks_own_log() -> None:

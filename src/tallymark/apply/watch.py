@@ -23,13 +23,17 @@ class Handling(NamedTuple):
 
 
 class Watch:
-    """Written by the thread that applies, read by one that watches. One assignment each way: no lock is needed."""
+    """Written by the thread that applies, read by one that watches. One assignment each way: no lock is needed.
 
-    __slots__ = ("_abandoned", "_clock", "_handling", "_slow")
+    `notes_slow` is for who asks for `slow_keys` after each round: where nobody does, they would pile up.
+    """
 
-    def __init__(self, clock: Clock = time.monotonic) -> None:
+    __slots__ = ("_abandoned", "_clock", "_handling", "_notes_slow", "_slow")
+
+    def __init__(self, clock: Clock = time.monotonic, *, notes_slow: bool = False) -> None:
         self._clock = clock
         self._handling: Handling | None = None
+        self._notes_slow = notes_slow
         self._slow: set[int] = set()
         # Set by the watcher: nobody waits for this thread any more, and it must call no handler when it wakes.
         self._abandoned = False
@@ -39,6 +43,8 @@ class Watch:
 
     def ended(self) -> None:
         handling, self._handling = self._handling, None
+        if not self._notes_slow:
+            return
         # A list takes as long as it is: that says nothing of its keys. Without a key nothing comes behind it.
         if handling is None or len(handling.messages) > 1 or handling.messages[0].message.key is None:
             return

@@ -129,7 +129,6 @@ class Keeper:
                 self._settler.committed(part, outcome)
                 todo.popleft()
         self.suspects.clear()
-        self.watch.slow_keys()  # workers ask for them; here nobody does, and they would pile up
         self._alone = False
         self._new = ()  # while the next batch is made, this one is memory that nobody needs
         return outcome

@@ -78,7 +78,7 @@ class Worker:
         note: Callable[[Round], None] = lambda _round: None,
     ) -> None:
         self.store = store
-        self.watch = Watch()
+        self.watch = Watch(notes_slow=True)
         self.trouble: str | None = None
         self._applier = applier
         self._config = config
