@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 import psycopg
 import pytest
 
-from tallymark.errors import TallymarkError
+from tallymark.errors import OutcomeUnknown, Problem, TallymarkError
 from tallymark.store.postgres import prompt
+from tallymark.store.postgres.inboxoperators import InboxOperators
 from tallymark.store.postgres.inboxstore import PostgresInboxStore
-from tests.inbox_store.conftest import MakeStore, offsets, query, taken, wanted
+from tests.inbox_store.conftest import MakeStore, instance, offsets, query, taken, wanted
 
 OURS = {("transfers", 0): 1}
 ASKS: dict[str, Callable[[PostgresInboxStore], Any]] = {
@@ -23,6 +25,15 @@ ASKS: dict[str, Callable[[PostgresInboxStore], Any]] = {
 }
 WAITING_ENDED = """select pg_terminate_backend(pid, 5000) from pg_stat_activity
  where datname = current_database() and wait_event_type = 'Lock'"""
+# What is met at a commit: a disk that stalls, a server that goes, a constraint that was put off until now.
+WAITS = "perform pg_advisory_xact_lock(4711)"
+ENDS = "perform pg_terminate_backend(pg_backend_pid())"
+REFUSES = "raise exception 'not today'"
+COMMITS: dict[str, tuple[str, Callable[[PostgresInboxStore, InboxOperators], Any]]] = {
+    "found_topic": ("positions", lambda store, _: store.found_topic([wanted()])),
+    "enlist": ("instances", lambda store, _: store.enlist(instance(), 60)),
+    "pause": ("audit", lambda _, operators: operators.pause("ledger", who="ann", reason="")),
+}
 
 
 @pytest.mark.parametrize("asked", ASKS)
@@ -40,3 +51,44 @@ def test_whoever_polls_waits_for_no_answer(
         ended = query(ledger, WAITING_ENDED)
     assert ended == [(True,)], "the server would do it yet"
     assert offsets(store) == {("transfers", 0): 0}
+
+
+def at_commit(url: str, table: str, what: str) -> None:
+    query(
+        url,
+        f"""create function public.at_commit() returns trigger language plpgsql as $$ begin {what}; return null; end $$;
+            create constraint trigger at_commit after insert on tallymark.{table} deferrable initially deferred
+               for each row execute function public.at_commit()""",
+    )
+
+
+def test_whoever_polls_waits_for_no_commit(fresh_ledger: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Statements are answered, and commits are not. Whether it was done is unknown: whoever asks again finds it."""
+    monkeypatch.setattr(prompt, "ANSWER_S", 1)
+    at_commit(fresh_ledger, "positions", WAITS)
+    with closing(PostgresInboxStore(fresh_ledger, "ledger", prompt=True)) as store:
+        with psycopg.connect(fresh_ledger) as other:
+            other.execute("select pg_advisory_xact_lock(4711)")
+            with pytest.raises(OutcomeUnknown, match="during a commit"):
+                store.found_topic([wanted(start=7)])
+        store.found_topic([wanted(start=9)])
+        assert offsets(store) == {("transfers", 0): 7}, "it was only late"
+
+
+@pytest.mark.parametrize("asked", COMMITS)
+def test_what_is_met_at_a_commit_is_said_in_our_words(fresh_ledger: str, asked: str) -> None:
+    """Anything else would pass whoever waits for the database to come back, and end the process."""
+    table, ask = COMMITS[asked]
+    operators = InboxOperators(fresh_ledger)
+    with closing(PostgresInboxStore(fresh_ledger, "ledger")) as store:
+        if asked == "pause":
+            store.enlist(instance(), 60)
+        at_commit(fresh_ledger, table, ENDS)
+        with pytest.raises(OutcomeUnknown, match="during a commit"):
+            ask(store, operators)
+        query(fresh_ledger, "drop function public.at_commit cascade")
+        at_commit(fresh_ledger, table, REFUSES)
+        with pytest.raises(Problem, match="not today"):
+            ask(store, operators)
+        query(fresh_ledger, "drop function public.at_commit cascade")
+        ask(store, operators)

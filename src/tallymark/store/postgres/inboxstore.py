@@ -18,7 +18,7 @@ from tallymark.errors import AccessDenied, UsageError
 from tallymark.inbox.ports import InboxTx, Instance, Place, Position, Standing, Wanted
 from tallymark.lifecycle import OwnerKind, Role
 from tallymark.store.postgres.connection import Connection, connect, explain
-from tallymark.store.postgres.handed import IDLE_LIMIT_S, Hands, PsycopgHands
+from tallymark.store.postgres.handed import IDLE_LIMIT_S, Hands, PsycopgHands, commit
 from tallymark.store.postgres.inboxtx import PostgresInboxTx
 from tallymark.store.postgres.migrations import INBOX_AHEAD, require_schema
 from tallymark.store.postgres.prompt import connect_promptly
@@ -109,7 +109,7 @@ class PostgresInboxStore:
                 if self._dead_letter_topic is not None:
                     require_schema(connection, self._schema, Role.PRODUCER)  # they leave through the outbox
                 connection.execute(queries["make_ahead"], {"ahead": INBOX_AHEAD})
-                connection.commit()
+                commit(connection, connection.commit, self._url)
                 connection.execute(queries["enlist_consumer"], parameters)
                 other = connection.execute(queries["other_topics"], parameters).fetchone()
                 if other is not None:
@@ -120,6 +120,7 @@ class PostgresInboxStore:
                     )
                 connection.execute(queries["enlist_instance"], parameters)
                 connection.execute(queries["forget_instances"])
+                commit(connection, connection.commit, self._url)
             except psycopg.Error as error:
                 raise explain(error, self._url) from error
 
@@ -158,6 +159,8 @@ class PostgresInboxStore:
                 for topic in new:
                     connection.execute(queries["lock_topic"], self._named(topic=topic))
                 connection.execute(queries["found_topic"], parameters)
+                # Not left to the block's end: what is raised there is past this try, and ends whoever polls.
+                commit(connection, connection.commit, self._url)
             except psycopg.Error as error:
                 raise explain(error, self._url) from error
 
