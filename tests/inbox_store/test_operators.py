@@ -9,10 +9,11 @@ from dataclasses import replace
 
 import pytest
 
-from tallymark.errors import UsageError
+from tallymark.errors import Problem, UsageError
 from tallymark.inbox.identity import key_hash
 from tallymark.inbox.ports import Application, ClaimBounds, Failed, Queued, StalePositions
 from tallymark.lifecycle import ApplicationOutcome, DeadState, OwnerKind
+from tallymark.store.postgres import inboxoperators
 from tallymark.store.postgres.inboxfailed import InboxFailed
 from tallymark.store.postgres.inboxoperators import InboxOperators
 from tallymark.store.postgres.inboxstore import PostgresInboxStore
@@ -455,6 +456,25 @@ def test_a_retry_waits_for_those_who_apply_beside_the_queue(
     operator.join(20)
     assert found == [str(row.message.id)]
     assert waiting(store) == []
+
+
+def test_a_discard_waits_for_nobody_who_applies_unless_it_may_have_been_read_again(
+    make_store: MakeStore, failed: InboxFailed, ledger: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ten thousand would wait for as many batches. What was kept before it died cannot be kept anew."""
+    monkeypatch.setattr(inboxoperators, "_PATIENCE", "1s")
+    store, inline = make_store(), make_store()
+    row, apart = passed_over(store, 0), message(1, key=b"bob")
+    with store.begin() as tx:
+        tx.quarantine([(apart, "its time was far from now")])
+    with inline.begin() as tx:
+        tx.keep([message(2)])
+        assert not tx.any_queued()
+        assert failed.discard(ids=[str(row.message.id)], who="ann", reason="not ours").refused == {}
+        with pytest.raises(Problem, match="busy with this for 1s"):
+            failed.discard(ids=[str(apart.id)], who="ann", reason="not ours")
+    letters = query(ledger, 'select "offset", state, seq from tallymark.dead_letters order by 1')
+    assert letters == [(0, "discarded", None), (1, "dead", None)]
 
 
 def test_a_retry_waits_for_those_who_queue(make_store: MakeStore, failed: InboxFailed, ledger: str) -> None:

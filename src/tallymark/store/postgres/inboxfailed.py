@@ -258,15 +258,21 @@ class InboxFailed(InboxActions):
         if place["number"] is None:
             connection.execute(self._sql["bury_discarded"], place)
         if place["seq"] is None:
-            return self._discard_apart(connection, place)
+            return self._discard_apart(connection, message, place)
         if self._one(connection, "remove", place) is None:
             return "it waits for a worker: it was put back, and has not failed again"
         if place["number"] is not None:
             self._mark(connection, DeadState.DISCARDED, {**place, "seq": None})
         return None
 
-    def _discard_apart(self, connection: Connection, place: dict[str, Any]) -> str | None:
+    def _discard_apart(
+        self, connection: Connection, message: FailedMessage, place: dict[str, Any]
+    ) -> str | None:
         """One without a place in the queue; unless it was kept since, and has one now, or was applied."""
+        if message.key_hash is not None:
+            # It has been in the queue's hands, so it was kept: read again, it is known. Nobody need wait at the gate.
+            self._mark(connection, DeadState.DISCARDED, place)
+            return None
         self._one(connection, "close_gate", place)
         kept = self._one(connection, "kept", place)
         if kept is not None and kept[0] and (found := self._one(connection, "read_again", place)) is not None:
