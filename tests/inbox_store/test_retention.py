@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import uuid
 from collections.abc import Iterator
@@ -18,10 +19,12 @@ from tallymark.lifecycle import ApplicationOutcome, Role
 from tallymark.message import new_id
 from tallymark.store.postgres import inboxretention
 from tallymark.store.postgres.connection import connect
+from tallymark.store.postgres.inboxfew import inbox_columns
 from tallymark.store.postgres.inboxretention import InboxRetention
 from tallymark.store.postgres.inboxstore import PostgresInboxStore
 from tallymark.store.postgres.migrations import migrate
 from tallymark.store.postgres.replay import Redriven, ReplayStore
+from tallymark.store.queries import load
 from tests.inbox_store.conftest import message, query
 
 AT_ONCE = timedelta(0)
@@ -268,6 +271,21 @@ def test_a_foreign_id_is_known_while_the_log_has_any_copy_of_it(
         assert replay.redrive(copies[:1], any_order=True) == Redriven(read=1, quarantined=1)
     finally:
         replay.close()
+
+
+def test_noting_a_copy_costs_a_probe_and_not_the_inbox(old_ledger: str, store: PostgresInboxStore) -> None:
+    """Nothing is known of how full it is: a fresh one was empty when it was looked at last."""
+    rows = [message(n, id=uuid.UUID(int=n + 1), named=f"order {n}", key=None) for n in range(2_000)]
+    keep(store, *rows)
+    note = load("tallymark.store.postgres", "inbox.sql", "tallymark")["note_again"]
+    copies = {"consumer": "ledger", **inbox_columns([each._replace(offset=9_999) for each in rows])}
+    plan = "\n".join(line for (line,) in query(old_ledger, f"explain {note}", copies))
+    assert re.findall(r"(?:on|using) (inbox_\w+)", plan) == ["inbox_named_pkey", "inbox_named"], plan
+    with store.begin() as tx:
+        for _ in range(7):  # from the fifth time on a statement is prepared, and then its plan is kept
+            tx.keep([each._replace(offset=9_999) for each in rows[:3]])
+        prepared = "select count(*) from pg_prepared_statements where statement like '%named_again%'"
+        assert tx.handed.execute(prepared).fetchone() == (0,)
 
 
 def test_dead_letters_that_are_done_with_go_and_others_stay(

@@ -121,7 +121,7 @@ class PostgresInboxTx:
             kept = self._keep_sorted(messages) if self._written else self._keep_all(messages)
             copies = [each for n in kept.repeated if (each := messages[n]).named and each.offset is not None]
             if copies:
-                self._send("note_again", inbox_columns(copies))
+                self._send("note_again", inbox_columns(copies), prepare=False)
         self._written = True
         fresh = messages if len(kept.new) == len(messages) else [messages[n] for n in kept.new]
         self._kept.update(map(_place, fresh))
@@ -278,8 +278,9 @@ class PostgresInboxTx:
         rows = ours(self._connection, binary=True).execute(self._sql["known"], parameters, prepare=False)
         return {(messages[n - 1].id, messages[n - 1].source): (key, digest) for n, key, digest in rows}
 
-    def _send(self, name: str, parameters: dict[str, Any]) -> None:
-        ours(self._connection).execute(self._sql[name], {"consumer": self._consumer, **parameters})
+    def _send(self, name: str, parameters: dict[str, Any], *, prepare: bool | None = None) -> None:
+        named = {"consumer": self._consumer, **parameters}
+        ours(self._connection).execute(self._sql[name], named, prepare=prepare)
 
     def _copy(self, statement: str, pieces: Iterable[bytes]) -> None:
         with ours(self._connection) as cursor, cursor.copy(statement.format(self._schema)) as copy:
