@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import cast
 
+import psycopg
 import pytest
 
 from tallymark.inbox.book import Book
@@ -18,8 +20,10 @@ from tallymark.inbox.logport import Log
 from tallymark.inbox.ports import Place
 from tallymark.inbox.receiver import Receiver
 from tallymark.inbox.stride import Stride
+from tallymark.store.postgres import prompt
 from tallymark.store.postgres.inboxstore import PostgresInboxStore
-from tests.inbox_store.conftest import offsets
+from tests.inbox_store.conftest import MakeStore, offsets, query
+from tests.inbox_store.test_prompt import WAITING_ENDED
 from tests.inbox_store.test_unreadable import Script
 
 ZERO, ONE = ("transfers", 0), ("transfers", 1)
@@ -121,3 +125,24 @@ def test_a_log_that_was_cut_back_and_has_grown_again_is_halted(
     assert "does not read on at offset 9" in halted
     assert "log truncation detected" in halted
     assert "tallymark inbox seek" in halted
+
+
+def test_a_database_that_stands_still_is_waited_for_once_and_not_for_each_partition(
+    make_store: MakeStore, ledger: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Kafka waits for this thread; what was not noted is read again, and found again."""
+    monkeypatch.setattr(prompt, "ANSWER_S", 1)
+    store, said = make_store(prompt=True), {ZERO: "it cannot be read", ONE: "nor can this"}
+    custody, book = custody_of(store, Told({ZERO: (0, 9), ONE: (0, 9)}))
+    assert custody.given([ZERO, ONE]).keys() == {ZERO, ONE}
+    with psycopg.connect(ledger) as other, caplog.at_level(logging.WARNING):
+        other.execute("set idle_in_transaction_session_timeout = '8s'")
+        other.execute("lock table tallymark.positions in access exclusive mode")
+        custody.unreadable(said)
+        assert caplog.text.count("could not note it") == 1
+        query(ledger, WAITING_ENDED)
+    assert book.held() == {}, "both stand still"
+    assert custody.troubles.keys() == {ZERO, ONE}
+    assert custody.take_waiting().keys() == {ZERO, ONE}
+    custody.unreadable(said)
+    assert {position.halted is None for position in store.positions().values()} == {False}

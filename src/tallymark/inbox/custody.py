@@ -114,19 +114,24 @@ class Custody:
     def _stand_still(self, places: Mapping[Place, str]) -> None:
         epochs = self._book.epochs()
         self._book.set_aside(places)
+        heard = True
         for place, said in places.items():
             reason = f"{place[0]}/{place[1]}: {said}"
             log.critical("%s", reason, extra={"action": "inbox.halt"})
             self._note(place, reason)
-            self._halt(place, epochs.get(place), reason)
+            # Where the database does not answer for one, Kafka would not wait until it has not for sixty.
+            heard = heard and self._halt(place, epochs.get(place), reason)
 
-    def _halt(self, place: Place, epoch: int | None, reason: str) -> None:
+    def _halt(self, place: Place, epoch: int | None, reason: str) -> bool:
+        """Whether the database knows, as far as it is to."""
         if self._config.positions == "kafka" or epoch is None:
-            return
+            return True
         try:
             self._store.halt(place, epoch, reason)
         except TallymarkError as error:  # it stands still all the same, and will be found again
             log.warning("could not note it: %s", error, extra={"action": "inbox.halt"})
+            return False
+        return True
 
     def take_waiting(self) -> dict[Place, tuple[int, int | None]]:
         """Take what may be taken; gives back where to read on, by place."""
