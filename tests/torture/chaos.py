@@ -138,12 +138,15 @@ class Chaos:
 
     def _cut_sessions(self) -> None:
         fleet = self._fleet()
-        with psycopg.connect(fleet.url, connect_timeout=5) as connection:
-            connection.execute(
-                "select pg_terminate_backend(pid) from pg_stat_activity "
-                "where datname = current_database() and application_name like %s",
-                [fleet.trade.sessions],
-            )
+        try:
+            with psycopg.connect(fleet.url, connect_timeout=5) as connection:
+                connection.execute(
+                    "select pg_terminate_backend(pid) from pg_stat_activity "
+                    "where datname = current_database() and application_name like %s",
+                    [fleet.trade.sessions],
+                )
+        except psycopg.OperationalError:
+            self._say("PostgreSQL does not answer")
 
     def _kill_broker(self) -> None:
         if self._recovering is not None:
