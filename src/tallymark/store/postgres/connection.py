@@ -8,13 +8,23 @@ are left to its administrator: what is set there stays for others.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
-from tallymark.errors import AccessDenied, Problem, SchemaMismatch, SettingsError, TallymarkError, Unreachable
+from tallymark.errors import (
+    AccessDenied,
+    OutcomeUnknown,
+    Problem,
+    SchemaMismatch,
+    SettingsError,
+    TallymarkError,
+    Unreachable,
+)
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
@@ -115,6 +125,29 @@ def is_gone(error: BaseException) -> bool:
         code = getattr(error, "sqlstate", None)
         return code is None or code in _GONE
     return False
+
+
+def commit(connection: Connection, end: Callable[[], None], url: str) -> None:
+    """Commit. What the database refuses now (a deferred constraint) is raised as it is; a lost session is unknown."""
+    try:
+        end()
+    except psycopg.Error as error:
+        if is_gone(error) or connection.closed:
+            if not connection.closed:
+                connection.close()
+            raise OutcomeUnknown(f"lost the connection to {place_of(url)} during a commit") from error
+        raise
+
+
+@contextmanager
+def transaction(url: str, *, application: str) -> Iterator[Connection]:
+    """One, with all that goes wrong in it said in our words: at its end, too, where it may have been done."""
+    with connect(url, application=application, autocommit=False) as connection:
+        try:
+            yield connection
+            commit(connection, connection.commit, url)
+        except psycopg.Error as error:
+            raise explain(error, url) from error
 
 
 def explain(error: psycopg.Error, url: str) -> TallymarkError:  # noqa: PLR0911 - one return per meaning

@@ -9,10 +9,8 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
 
-import psycopg
-
 from tallymark.lifecycle import Role, Stage, Verdict
-from tallymark.store.postgres.connection import Connection, connect, explain
+from tallymark.store.postgres.connection import Connection, transaction
 from tallymark.store.postgres.migrations import require_schema
 from tallymark.store.postgres.tally import TallyProducer
 from tallymark.store.queries import load
@@ -184,12 +182,9 @@ class Findings:
 
     @contextmanager
     def _open(self) -> Iterator[Connection]:
-        with connect(self._url, application="tallymark tally", autocommit=False) as connection:
+        with transaction(self._url, application="tallymark tally") as connection:
             require_schema(connection, self._schema, Role.PRODUCER)
-            try:
-                yield connection
-            except psycopg.Error as error:
-                raise explain(error, self._url) from error
+            yield connection
 
 
 def _certificate(row: tuple[Any, ...]) -> Certificate:

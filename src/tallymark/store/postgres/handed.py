@@ -7,7 +7,7 @@ guarded (handedguard.py): it can read, write and set savepoints, and not end the
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
 from typing import Any, Protocol, cast
@@ -18,7 +18,7 @@ from psycopg.rows import tuple_row
 
 from tallymark.errors import OutcomeUnknown
 from tallymark.lifecycle import Role
-from tallymark.store.postgres.connection import Connection, connect, is_gone, place_of
+from tallymark.store.postgres.connection import Connection, commit, connect, place_of
 from tallymark.store.postgres.handedchecks import DeferredChecks
 from tallymark.store.postgres.handedguard import GuardedConnection, GuardedCursor, has_ended, settled
 from tallymark.store.postgres.migrations import require_schema
@@ -241,15 +241,3 @@ def undo(connection: Connection, error: BaseException, url: str) -> None:
     ours_already = isinstance(error, OutcomeUnknown) or not isinstance(error, Exception)
     if gone is not None and not ours_already:
         raise OutcomeUnknown(f"lost the connection to {place_of(url)} in mid-transaction") from error
-
-
-def commit(connection: Connection, end: Callable[[], None], url: str) -> None:
-    """Commit. What the database refuses now (a deferred constraint) is raised as it is; a lost session is unknown."""
-    try:
-        end()
-    except psycopg.Error as error:
-        if is_gone(error) or connection.closed:
-            if not connection.closed:
-                connection.close()
-            raise OutcomeUnknown(f"lost the connection to {place_of(url)} during a commit") from error
-        raise

@@ -18,8 +18,7 @@ import psycopg
 from tallymark.errors import Problem, UsageError
 from tallymark.inbox.ports import Place
 from tallymark.lifecycle import OwnerKind, Role
-from tallymark.store.postgres.connection import Connection, connect, explain
-from tallymark.store.postgres.handed import commit
+from tallymark.store.postgres.connection import Connection, transaction
 from tallymark.store.postgres.migrations import require_schema
 from tallymark.store.queries import load
 
@@ -115,19 +114,15 @@ class InboxActions:
 
     @contextmanager
     def _open(self) -> Iterator[Connection]:
-        with connect(self._url, application="tallymark", autocommit=False) as connection:
+        with transaction(self._url, application="tallymark") as connection:
+            require_schema(connection, self._schema, Role.CONSUMER)
             try:
-                require_schema(connection, self._schema, Role.CONSUMER)
                 yield connection
-                # Not left to the block's end, past this try: a person is told that it may have been done.
-                commit(connection, connection.commit, self._url)
             except psycopg.errors.LockNotAvailable as error:
                 raise Problem(
                     f"an inbox has been busy with this for {_PATIENCE}",
                     remedy="try again later, or look with `tallymark inbox status` for a handler that hangs",
                 ) from error
-            except psycopg.Error as error:
-                raise explain(error, self._url) from error
 
     @contextmanager
     def _action(self, action: str, who: str, reason: str) -> Iterator[tuple[Connection, Audit]]:

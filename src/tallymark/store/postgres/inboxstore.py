@@ -17,8 +17,8 @@ import psycopg
 from tallymark.errors import AccessDenied, UsageError
 from tallymark.inbox.ports import InboxTx, Instance, Place, Position, Standing, Wanted
 from tallymark.lifecycle import OwnerKind, Role
-from tallymark.store.postgres.connection import Connection, connect, explain
-from tallymark.store.postgres.handed import IDLE_LIMIT_S, Hands, PsycopgHands, commit
+from tallymark.store.postgres.connection import Connection, commit, connect, explain
+from tallymark.store.postgres.handed import IDLE_LIMIT_S, Hands, PsycopgHands
 from tallymark.store.postgres.inboxtx import PostgresInboxTx
 from tallymark.store.postgres.migrations import INBOX_AHEAD, require_schema
 from tallymark.store.postgres.prompt import connect_promptly

@@ -17,7 +17,7 @@ import psycopg
 from tallymark.errors import Problem, UsageError
 from tallymark.lifecycle import MessageState, ParkedState, Role
 from tallymark.relay.ports import TopicReport
-from tallymark.store.postgres.connection import Connection, connect, explain
+from tallymark.store.postgres.connection import Connection, transaction
 from tallymark.store.postgres.migrations import require_schema
 from tallymark.store.queries import load
 
@@ -274,12 +274,9 @@ class Operators:
 
     @contextmanager
     def _open(self) -> Iterator[Connection]:
-        with connect(self._url, application="tallymark", autocommit=False) as connection:
+        with transaction(self._url, application="tallymark") as connection:
             require_schema(connection, self._schema, Role.PRODUCER)
-            try:
-                yield connection
-            except psycopg.Error as error:
-                raise explain(error, self._url) from error
+            yield connection
 
     @contextmanager
     def _action(

@@ -20,7 +20,7 @@ from tallymark.inbox.identity import saved_id
 from tallymark.lifecycle import MessageState, Role
 from tallymark.message import TM_ORIGIN, TM_RESEND
 from tallymark.outbox.ports import MessageStatus
-from tallymark.store.postgres.connection import Connection, connect, explain
+from tallymark.store.postgres.connection import Connection, transaction
 from tallymark.store.postgres.migrations import require_schema
 from tallymark.store.postgres.resendmeanwhile import PATIENCE_S, Meanwhile
 from tallymark.store.postgres.writer import PostgresWriter
@@ -255,7 +255,7 @@ class Resending:
 
     @contextmanager
     def _open(self, url: str, role: Role) -> Iterator[Connection]:
-        with connect(url, application="tallymark tally resend", autocommit=False) as connection:
+        with transaction(url, application="tallymark tally resend") as connection:
             require_schema(connection, self._schema, role)
             try:
                 yield connection
@@ -264,8 +264,6 @@ class Resending:
                     "to look for later messages of its key takes too long",
                     remedy="`tallymark tally resend` takes the time that it needs",
                 ) from error
-            except psycopg.Error as error:
-                raise explain(error, url) from error
 
 
 def _saved(ids: Iterable[uuid.UUID]) -> list[uuid.UUID]:

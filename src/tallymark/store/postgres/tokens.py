@@ -15,7 +15,7 @@ import psycopg
 
 from tallymark.errors import SchemaMismatch, UsageError
 from tallymark.lifecycle import TokenRole
-from tallymark.store.postgres.connection import Connection, connect, explain
+from tallymark.store.postgres.connection import Connection, transaction
 from tallymark.store.queries import load
 
 PREFIX = "tmk_"
@@ -131,15 +131,13 @@ class Tokens:
 
     @contextmanager
     def _open(self) -> Iterator[Connection]:
-        with connect(self._url, application="tallymark tokens", autocommit=False) as connection:
+        with transaction(self._url, application="tallymark tokens") as connection:
             try:
                 yield connection
             except psycopg.errors.UndefinedTable as error:
                 raise SchemaMismatch(
                     "there is no table of tokens in this database", remedy="run `tallymark init`"
                 ) from error
-            except psycopg.Error as error:
-                raise explain(error, self._url) from error
 
 
 def bearer_of(connection: Connection, query: str, token: str) -> Bearer | None:
