@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -42,10 +43,10 @@ def terms(statement: Statement | str) -> tuple[int, int, int, int, int]:
     return count.applied, count.queued, count.dead, count.discarded, count.again
 
 
-def first_of(where: Ground, *statements: Statement | str) -> int:
+def first_of(where: Ground, *statements: Statement | str, amiss: Collection[int] = ()) -> int:
     """Where a later run begins."""
     again = ground(consumers=where.consumers)
-    pass_certified(again, [each for each in statements if isinstance(each, Statement)])
+    pass_certified(again, [each for each in statements if isinstance(each, Statement)], amiss)
     return again.first
 
 

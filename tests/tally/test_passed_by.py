@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from tallymark.broker.reach import admin_client
+from tallymark.lifecycle import Stage, Verdict
 from tallymark.pipeline.reconcilecells import Cells
 from tallymark.pipeline.reconcilecertify import EMPTY_AT_ONCE, examined, stated
 from tallymark.pipeline.reconcileground import TallyConfig, choose_range
@@ -19,7 +21,7 @@ from tallymark.store.postgres.migrations import migrate
 from tallymark.store.postgres.tally import ConsumerView
 from tallymark.tally.certificates import Statement
 from tallymark.tally.chain import issued, trusted
-from tallymark.tally.findings import Scope
+from tallymark.tally.findings import Finding, Scope
 from tallymark.tally.windows import Frontier
 from tests import journal
 from tests.tally.test_accounting import TEN, first_of, said, whole
@@ -110,6 +112,14 @@ def test_one_that_was_retired_is_held_to_nothing() -> None:
     assert wrong(retired=frozenset({"ledger"})) == []
 
 
+def test_a_window_of_which_something_is_open_is_looked_at_again_and_those_behind_it() -> None:
+    given = [said(ground(), whole()), stated(ground(), whole(1), 1), stated(ground(), whole(2), 2)]
+    assert first_of(ground(), *given) == 30
+    assert first_of(ground(), *given, amiss={1, 7}) == 10
+    assert first_of(ground(), *given, amiss={0, 2}) == 0
+    assert first_of(ground(), *given, amiss={3}) == 30
+
+
 @pytest.fixture
 def chain(database: str) -> Findings:
     migrate(database)
@@ -147,6 +157,42 @@ def test_what_was_tampered_with_counts_for_nothing_and_breaks_nothing(
     # The last one is still as it was signed.
     assert [each.said.window.start for each in chain.certify(given)] == [0, 10]
     assert chain.certify(given) == []
+
+
+def test_what_a_run_says_that_looked_before_a_certificate_is_closed_by_the_next_run(
+    chain: Findings, database: str, bootstrap_servers: str
+) -> None:
+    """It ended behind the one that found the window clean: nobody would have read it again."""
+    sources = Sources({"bank": database}, {}, {}, admin_client({"bootstrap.servers": bootstrap_servers}))
+
+    def begins(**changes: Any) -> int:
+        where = ground(**changes)
+        choose_range(where, sources, TallyConfig())
+        return where.first
+
+    def ran(*found: Finding, after_s: int) -> None:
+        run, scope = uuid.uuid4(), Scope(0, 99, whole=True)
+        chain.begin(run, scope, who="ann")
+        chain.keep(run, scope, found, at=NOW + timedelta(seconds=after_s))
+        chain.end(run, {"consumers": {"ledger": ["t"], "audit": ["t"]}})
+
+    def lost(position: int | None, consumer: str, verdict: Verdict = Verdict.LOST_IN_INBOX) -> Finding:
+        return Finding(f"m{position}", None, "t", 0, 5, position, consumer, Stage.INBOX, verdict, "")
+
+    chain.certify([stated(ground(), whole(number), number) for number in range(3)])
+    both = {"ledger": ledger(), "audit": ledger(starts={P0: 100})}
+    assert begins(consumers=both) == 30
+    ran(lost(15, "ledger"), after_s=-60)
+    assert begins(consumers=both) == 10
+    ran(after_s=0)
+    assert begins(consumers=both) == 30
+    # Whatever the verdict: where all was accounted for when it was certified, nobody is dead there.
+    ran(lost(25, "ledger", Verdict.DEAD), after_s=60)
+    assert begins(consumers=both) == 20
+    # Without a position it is in no window; and what a run cannot close is no reason to read all again.
+    ran(lost(None, "ledger"), lost(5, "audit"), after_s=120)
+    assert begins(consumers=both) == 0
+    assert begins() == 30
 
 
 def test_a_run_keeps_the_end_of_the_chain_against_those_who_cut_it_off(

@@ -105,8 +105,7 @@ class Tally:
             f"{label} was not asked: what was found at it stays as it is; name its database, too"
             for label in sorted(absent)
         ]
-        part = self._config.consumers or absent or ground.left_out
-        consumers = ("", *ground.consumers) if part else None
+        consumers = ground.answerable(self._config.consumers or absent)
         scope = Scope(
             ground.first,
             ground.upto - 1,

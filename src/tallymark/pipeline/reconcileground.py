@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Collection, Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
@@ -146,6 +146,10 @@ class Ground:
         )
         return {*known}.difference(labels, self.retired, self.left_out)
 
+    def answerable(self, absent: Collection[str]) -> tuple[str, ...] | None:
+        """At whom a run can see that something is over, where these are `absent`; None: at everybody."""
+        return ("", *self.consumers) if absent or self.left_out else None
+
 
 def outboxes_of(sources: Stations, config: TallyConfig) -> list[str]:
     """The outboxes that a run looks at: those that have sent something to the topics that it is asked for."""
@@ -238,27 +242,38 @@ def choose_range(ground: Ground, sources: Stations, config: TallyConfig) -> None
         early = sources.log.at_time(list(ground.starts), moment)
         ground.read_from = {place: max(at, early.get(place, at)) for place, at in ground.starts.items()}
     elif not config.everything and not config.filtered:
-        pass_certified(ground, chain)
+        pass_certified(ground, chain, _open_in(sources, ground))
     if config.until is not None:
         until = producer.position_since(config.until)
         ground.upto = ground.upto if until is None else min(ground.upto, until)
 
 
-def pass_certified(ground: Ground, said: Iterable[Statement]) -> None:
+def pass_certified(ground: Ground, said: Iterable[Statement], amiss: Collection[int] = ()) -> None:
     """Begin behind the windows that are certified, in their order, up to the first of which there is more to say.
 
-    Something of it was on its way, or somebody is owed it who was not asked then: it is looked at again.
+    Something of it was on its way, or somebody is owed it who was not asked then: it is looked at again. So is one of
+    which something is open (`amiss`, by number), for nobody else would close it: a run that looked before that was
+    mended, and ended behind the one that certified it, has said so; or it was found since, and may have been mended.
     """
     for each in said:
         if each.window.end <= ground.first:
             continue
         if each.window.start > ground.first or not each.settled or not _speaks_of_all(each, ground.consumers):
             break
+        if each.window.start // ground.rows in amiss:
+            break
         ground.first = each.window.end
         resume = {place_of(text): offset for text, offset in each.resume.items()}
         ground.read_from = {
             place: max(start, resume.get(place, start)) for place, start in ground.starts.items()
         }
+
+
+def _open_in(sources: Stations, ground: Ground) -> set[int]:
+    findings = sources.findings(ground.name)
+    if findings is None:
+        return set()
+    return findings.open_in(ground.rows, ground.answerable(ground.absent(findings.consumers())))
 
 
 def _certified(sources: Stations, ground: Ground) -> tuple[list[Statement], int | None]:

@@ -88,6 +88,12 @@ class Findings:
         with self._open() as connection:
             return [position for (position,) in connection.execute(self._sql["found_later"], parameters)]
 
+    def open_in(self, rows: int, consumers: Collection[str] | None) -> set[int]:
+        """Windows of so many rows, by number, of which something is open that a run over these consumers could close."""
+        parameters = {"rows": rows, "consumers": None if consumers is None else list(consumers)}
+        with self._open() as connection:
+            return {number for (number,) in connection.execute(self._sql["open_in"], parameters)}
+
     def end(self, run: uuid.UUID, summary: dict[str, Any]) -> None:
         """With the end of the chain as it stands by then: who cuts the chain off has this against him."""
         with self._open() as connection:

@@ -15,6 +15,12 @@ copy found (id, verdict, consumer, stage, topic, key, partition, "offset", posit
 select distinct position from {schema}.findings
  where over_at is null and last_seen > %(at)s and position is not null and verdict <> all(%(accounted)s::text[])
 
+-- name: open_in
+-- The windows of which something is open, as far as a run over these consumers (null: all) would see that it is over.
+select distinct position / %(rows)s from {schema}.findings
+ where over_at is null and position is not null
+   and (%(consumers)s::text[] is null or consumer = any(%(consumers)s::text[]) and (consumer <> '' or stage <> 'inbox'))
+
 -- name: merge
 -- Seen when the stations were read, not when it is written down: what was sent again in between was not missed since.
 insert into {schema}.findings as f (id, verdict, consumer, stage, topic, key, partition, "offset", position, evidence, run,
