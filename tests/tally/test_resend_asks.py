@@ -159,6 +159,34 @@ def test_it_tells_what_it_is_at(one_key: Ground) -> None:
     ]
 
 
+def test_an_inbox_forgets_ids_without_a_time_by_their_place(one_key: Ground) -> None:
+    one_key.named(1)
+    one_key.missed(1)
+    one_key.query("insert into tallymark.named_pruned values ('ledger', 'transfers', 0, 8)")
+
+    def refused(partition: int | None, offset: int | None, topic: str = "transfers") -> bool:
+        one_key.query(
+            'update tallymark.findings set topic = %s, partition = %s, "offset" = %s, last_seen = clock_timestamp()',
+            *(topic, partition, offset),
+        )
+        resent, why = one_key.resend(1)
+        assert bool(resent) is not ("no longer remembers" in why.get(one_key.ids[1], "")), why
+        return not resent
+
+    try:
+        assert refused(None, None)
+        assert refused(0, 7)
+        # It stood elsewhere in what a finding of another topic speaks of.
+        assert refused(0, 8, topic="other")
+        assert not refused(0, 8)
+        # Now it stands in two places, and it is known of one.
+        assert refused(0, 8)
+        one_key.query("delete from tallymark.resends")
+        assert not refused(1, 7)
+    finally:
+        one_key.query("delete from tallymark.named_pruned")
+
+
 def test_an_inbox_is_asked_whether_it_remembers_that_time(one_key: Ground) -> None:
     one_key.query("update tallymark.inbox_identity set kept_from = clock_timestamp() + interval '1 minute'")
     try:

@@ -31,7 +31,8 @@ class Standing:
     unordered: bool = False
     # A later one of its key is queued, or in the log or the outbox and not yet kept: it will be there before.
     later_comes: bool = False
-    # Its inbox has dropped what it kept of that time: nobody can say whether it had the message.
+    # Its inbox has dropped what it kept of that time: nobody can say whether it had the message. Of an id without a time:
+    # of that part of the log, or nobody knows where it stood.
     forgets: bool = False
     # Whose consumer this is; a tally that knows two of one name tells them apart by it.
     database: str = ""
@@ -96,8 +97,8 @@ def refusal(  # noqa: PLR0911 - one return per reason
             )
         if each.forgets and not each.has_it and id_ms(wanted.id) is None:
             return (
-                f"{each.consumer} no longer remembers that time, and its id carries none: where it was applied, it would "
-                "be applied twice"
+                f"{each.consumer} no longer remembers ids without a time where it stood, or nobody says where that was: "
+                "had it applied it, it would be applied twice"
             )
         if each.forgets and not each.has_it and not forgotten:
             return (

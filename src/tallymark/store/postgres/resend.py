@@ -227,8 +227,12 @@ class Resending:
         others.known += [row[0] for row in later]
         going = self._on_their_way(connection, [row[0] for row in later if row[5] and row[6]])
         lacked = [(row[0], consumer) for row in later if row[0] not in going for consumer in row[5]]
+        stood = {row[0]: row[1:] for row in connection.execute(self._sql["stood"], parameters)}
+        places = [stood.get(each.id, (None, None)) for each in sent]
         # From here on inboxes are asked, and know them by the ids that they are saved under.
         parameters |= {
+            "partitions": [partition for partition, _ in places],
+            "offsets": [offset for _, offset in places],
             **{f"later_{name}": [row[at] for row in later] for at, name in enumerate(_LATER)},
             "ids": _saved(each.id for each in sent),
             "later_ids": _saved(row[0] for row in later),

@@ -25,6 +25,15 @@ select pg_advisory_xact_lock(k.h) from (
 select id, max(last_seen), array_agg(consumer) from {schema}.findings
  where id = any(%(ids)s::text[]) and over_at is null and verdict = any(%(mendable)s::text[]) group by id
 
+-- name: stood
+-- Where the first copy of each stood when a tally missed it. Of what was sent again before, that is not all of them.
+select distinct on (f.id) w.id, f.partition, f."offset"
+  from unnest(%(ids)s::uuid[], %(topics)s::text[]) w(id, topic)
+  join {schema}.findings f on f.id = w.id::text and f.topic = w.topic
+ where f.over_at is null and f.verdict = any(%(mendable)s::text[]) and f.partition is not null and f."offset" is not null
+   and not exists (select from {schema}.resends r where r.id = w.id)
+ order by f.id, f."offset"
+
 -- name: counted_on
 -- Of what is missed by all: the consumers of its topic that the run knew which missed it.
 select f.id, c.key from {schema}.findings f
@@ -121,12 +130,13 @@ values (%(who)s, 'tally.resend', %(subject)s, %(reason)s, %(details)s::json)
 -- What each consumer of a topic would make of a message that comes again: whether it has it, whether it has applied
 -- it, whether a later one of its key was applied (kept, and neither queued nor dead) or is on its way (queued, or not yet
 -- kept, and nobody has missed it), whether it goes by versions, which pass older ones over, or takes any order, and whether
--- its inbox has dropped what it kept of that time.
+-- its inbox has dropped what it kept of that time; of ids without one, of that part of the log, or nobody knows of which.
 -- A dead letter is this message where it stands in the same place: another may bear its id, with other contents.
 with wanted as (
-    select w.id, w.topic, w.key, w.position, w.n
-      from unnest(%(ids)s::uuid[], %(topics)s::text[], %(keys)s::bytea[], %(positions)s::bigint[])
-           with ordinality w(id, topic, key, position, n)
+    select w.id, w.topic, w.key, w.position, w.partition, w."offset", w.n
+      from unnest(%(ids)s::uuid[], %(topics)s::text[], %(keys)s::bytea[], %(positions)s::bigint[],
+                  %(partitions)s::integer[], %(offsets)s::bigint[])
+           with ordinality w(id, topic, key, position, partition, "offset", n)
 ), later as (
     select l.topic, l.key, l.position, l.more, c.name as consumer, i.id is not null as kept,
            exists (select from {schema}.queue q where q.consumer = c.name and q.id = l.id) as queued,
@@ -151,7 +161,9 @@ select w.n - 1, c.name, exists (select from {schema}.inbox i where i.id = w.id a
                   and l.position > w.position and (l.more or l.queued or not l.kept and not l.dead and not l.missed)),
        -- Ids that were derived from names say nothing of time, and begin with 16 zero bits.
        case when w.id < '00010000-0000-0000-0000-000000000000'
-            then exists (select from {schema}.named_pruned p where p.consumer = c.name and p.topic = w.topic)
+            then exists (select from {schema}.named_pruned p
+                          where p.consumer = c.name and p.topic = w.topic
+                            and (w."offset" is null or p.partition = w.partition and w."offset" < p.next_offset))
             else w.id < {schema}.id_floor(m.kept_from) end
   from wanted w join {schema}.consumers c on w.topic = any(c.topics) and c.retired_at is null
  cross join {schema}.inbox_identity m
