@@ -7,7 +7,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from tallymark.inbox.screening import AHEAD, TOO_OLD
+from tallymark.store.postgres import tallyrepair
 from tallymark.store.postgres.replay import CAME, REUSED, ReplayStore
+from tests.inbox_store.test_clock import Behind
 from tests.tally.cases import uuid7
 from tests.tally.resends import Ground, in_log, tables
 from tests.tally.test_repair_order import queue, repaired
@@ -75,6 +77,14 @@ def test_an_id_from_the_future_is_refused_and_no_dead_letter(ground: Ground, dry
     done = repaired(ground, dry_run=dry_run)
     assert (done.lacking, done.missing, done.refused) == (1, [], {ground.ids[2]: AHEAD})
     assert dead(ground) == []
+
+
+def test_an_id_of_today_is_no_doubt_on_a_host_whose_clock_is_behind(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tallyrepair, "datetime", Behind, raising=False)
+    done = repaired(ground)
+    assert (done.kept, done.refused) == (1, {})
 
 
 def test_what_changed_since_it_was_looked_at_is_said_and_no_dead_letter(ground: Ground) -> None:

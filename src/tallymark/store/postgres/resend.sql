@@ -194,8 +194,10 @@ select w.n - 1, exists (select from {schema}.inbox i where i.id = w.id and i.con
   from wanted w join {schema}.consumers c on c.name = %(consumer)s
 
 -- name: remembered_here
--- From when on this inbox knows what it has kept, and the topics of which it has dropped what has no time in its id.
-select i.kept_from, array(select distinct p.topic from {schema}.named_pruned p where p.consumer = %(consumer)s)
+-- From when on this inbox knows what it has kept, the topics of which it has dropped what has no time in its id, and what
+-- time it is: ids are judged by the database's clock.
+select i.kept_from, array(select distinct p.topic from {schema}.named_pruned p where p.consumer = %(consumer)s),
+       clock_timestamp()
   from {schema}.inbox_identity i
 
 -- name: reached_here

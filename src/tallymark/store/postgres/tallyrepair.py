@@ -6,12 +6,12 @@ import json
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 from itertools import islice
 from typing import Any
 
-from tallymark.errors import AccessDenied, UsageError
+from tallymark.errors import AccessDenied, Problem, UsageError
 from tallymark.inbox.identity import is_named, received, saved_id, saved_source
 from tallymark.inbox.ports import Received
 from tallymark.inbox.screening import AHEAD, Screen
@@ -142,8 +142,10 @@ class Repair:
             return {}
         with self._open() as connection:
             row = connection.execute(self._sql["remembered_here"], {"consumer": self._consumer}).fetchone()
-        kept_from, pruned = row or (datetime.now(UTC), [])
-        screen = Screen(lambda _topic: True, kept_from, datetime.now(UTC))
+        if row is None:
+            raise Problem("this inbox has no identity", remedy="run `tallymark init`")
+        kept_from, pruned, now = row
+        screen = Screen(lambda _topic: True, kept_from, now)
         found = {}
         for id_, each in lacking.items():
             doubt = FORGOTTEN if is_named(id_) and each.topic in pruned else screen.doubt(id_)
