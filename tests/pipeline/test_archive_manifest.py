@@ -52,6 +52,17 @@ def test_changes_add_up_to_what_is_archived() -> None:
     assert (state.archive_id, state.cluster_id, dict(state.topics)) == ("id", "cluster", {"t": "T"})
 
 
+def test_an_archive_is_a_copy_as_of_when_it_had_caught_up_last() -> None:
+    old = summed([opening(), batch(2, 0, 10, replace(stored("x"), logged_ms=(50, 70)))])
+    # It never said so: an earlier version's, or one that was never at the end of its logs.
+    assert (Archive().copied_ms, old.copied_ms) == (0, 70)
+    caught_up = old.after(replace(batch(3, 10, 20, stored("y")), caught_up_ms=60))
+    assert caught_up.copied_ms == 60
+    more = caught_up.after(replace(batch(4, 20, 30, stored("z")), at_ms=90))
+    assert more.after(Change(5, Kind.COMPACTED, "a", 99)).copied_ms == 60
+    assert more.after(replace(opening(5), moves=(), caught_up_ms=99)).copied_ms == 99
+
+
 def test_a_replaced_file_stays_known_until_it_is_gone() -> None:
     state = summed([opening(), batch(2, 0, 10, stored("x"))])
     old = stored("x").path

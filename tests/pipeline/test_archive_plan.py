@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tallymark.errors import Problem
 from tallymark.inbox.gaps import Bounds
 from tallymark.pipeline.archiveplan import (
     Retention,
+    caught_up,
     founding,
     left_ms,
     lost,
@@ -30,6 +33,17 @@ def log(*ends: tuple[int, int], topic_id: str = "T") -> dict[tuple[str, int], Bo
 
 def test_a_topic_begins_where_its_log_begins() -> None:
     assert founding(log((5, 9), (0, 0))) == (Move("t", 0, 5, 5), Move("t", 1, 0, 0))
+
+
+def test_an_archive_has_caught_up_where_nothing_of_any_of_its_logs_is_left() -> None:
+    state, bounds = archive(p0=10, p1=0), log((0, 110), (0, 300))
+    assert not caught_up(state, bounds)
+    assert caught_up(state, bounds, next_moves(state, bounds, 1000))
+    assert not caught_up(state, bounds, next_moves(state, bounds, 40))
+    assert caught_up(archive(p0=110, p1=300), bounds)
+    # A partition was added, and holds something; a run that was given some of its topics only says nothing of the others.
+    assert not caught_up(archive(p0=110), bounds)
+    assert not caught_up(replace(archive(p0=110, p1=300), topics={"t": "T", "other": "O"}), bounds)
 
 
 def test_a_batch_takes_what_is_there_or_each_partition_its_share() -> None:

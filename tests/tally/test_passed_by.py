@@ -51,6 +51,15 @@ def test_a_closed_window_without_a_certificate_has_a_reason() -> None:
     assert dict(examined(ground(), whole(), {0}))[whole().window(0)] == "something was found in it"
 
 
+def test_a_run_over_copies_knows_nothing_of_what_was_after_the_archive_was_made() -> None:
+    earlier, later = NOW - timedelta(hours=1), NOW + timedelta(hours=1)
+    assert (ground().looked_at, ground(log_copied_at=later).looked_at) == (NOW, NOW)
+    old = ground(log_copied_at=earlier)
+    assert (old.looked_at, stated(old, whole(), 0).looked_at) == (earlier, earlier)
+    # Messages are no younger for that: where nothing is logged, for the relay stands, they are late.
+    assert old.view.at == NOW
+
+
 def test_a_window_is_looked_at_again_for_a_consumer_that_was_not_asked() -> None:
     alone = ground(consumers={})
     given = said(alone, whole())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,14 @@ from confluent_kafka import TopicPartition
 from tallymark.broker.kafka import AdminClient
 from tallymark.broker.reach import admin_client
 from tallymark.pipeline.reconcilefiles import FindingFiles
-from tallymark.pipeline.reconcilesnapshot import SnapshotSources
+from tallymark.pipeline.reconcilesnapshot import ArchivedLog, SnapshotSources
 from tallymark.pipeline.reconcilesources import Sources
 from tallymark.store.postgres.findings import Findings
 from tallymark.store.postgres.inboxoperators import InboxOperators
 from tests.deleting import deleted
 from tests.inbox.conftest import MakeInboxGround
 from tests.pipeline.archiving import Ground as ArchiveGround
+from tests.promises.test_p6_sabotage import produce
 from tests.tally.ground import Journey
 from tests.tally.test_running import verified
 from tests.tally.test_snapshots import archive, live, taken, tallied
@@ -119,6 +121,43 @@ def test_whoever_has_copies_alone_recomputes_certificates_from_them(
 
 def database_of(folder: Path) -> str:
     return str(json.loads((folder / "manifest.json").read_text())["database"])
+
+
+@pytest.mark.full
+def test_an_archive_that_was_made_before_a_second_copy_closes_nothing_of_it(
+    spark: Any, journey: Journey, archive: ArchiveGround, tmp_path: Path
+) -> None:
+    """The archive is a copy too, and may be the oldest."""
+    journey.add([f"key-{n % 20}" for n in range(500)])
+    journey.send()
+    journey.receive()
+    before = datetime.now(UTC)
+    archive.archive(spark)
+    made_at = ArchivedLog(archive.folder).copied_at
+    assert before <= made_at <= datetime.now(UTC)
+    twice = next(each for each in journey.bank.log() if ("tm_position", b"250") in each.headers)
+    produce(journey, twice.key, twice.value, list(twice.headers), twice.partition)
+    journey.receive()
+    files = FindingFiles(tmp_path / "findings")
+    assert tallied(spark, live(journey), keep=True, files=files).certified == 1
+    copies = [
+        taken(spark, url, tmp_path / name)
+        for name, url in (("bank", journey.bank.url), ("ledger", journey.ledger.url))
+    ]
+    kept = Findings(journey.bank.url)
+
+    def still_open() -> tuple[int, int, list[str], list[bool]]:
+        stored = SnapshotSources(copies, archive.folder, findings={journey.bank.outbox_id: kept})
+        report = tallied(spark, stored, keep=True, files=files, everything=True)
+        seen = [each.over_at is None for each in files.kept(journey.bank.outbox_id)]
+        return report.found, report.certified, [each.finding.id for each in kept.listed()], seen
+
+    assert still_open() == (0, 0, [twice.id], [True])
+    # A run that finds nothing new has looked, too.
+    archive.archive(spark)
+    archive.archive(spark)
+    assert ArchivedLog(archive.folder).copied_at > made_at
+    assert still_open() == (1, 0, [twice.id], [True])
 
 
 @pytest.mark.full

@@ -13,7 +13,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from tallymark.crashpoint import reached
@@ -21,7 +21,7 @@ from tallymark.errors import Inconsistent, OutcomeUnknown, Problem, TallymarkErr
 from tallymark.inbox.gaps import Bounds
 from tallymark.observe.retrying import told_again
 from tallymark.pipeline import archivefiles, failures
-from tallymark.pipeline.archiveplan import founding, lost, next_moves, past_end, refuse_trouble
+from tallymark.pipeline.archiveplan import caught_up, founding, lost, next_moves, past_end, refuse_trouble
 from tallymark.pipeline.compact import Compaction, compact
 from tallymark.pipeline.manifest import Archive, Change, Kind, Move, Place
 from tallymark.pipeline.manifestlog import ManifestLog, now_ms
@@ -136,6 +136,7 @@ def opened(
             f"the archive {manifests.folder} holds {', '.join(sorted(state.topics))}, not {new[0]}",
             remedy="archive into another folder, or say --add-topics",
         )
+    looked_ms = now_ms()
     bounds = settled_bounds(state, logs, sorted(topics or state.topics))
     if not skip_lost:
         refuse_trouble(state, {place: each for place, each in bounds.items() if place[0] in state.topics})
@@ -150,6 +151,8 @@ def opened(
             cluster_id=cluster_id,
             topics={topic: next(b.topic_id for (t, _), b in bounds.items() if t == topic) for topic in new},
             moves=founding({place: each for place, each in bounds.items() if place[0] in new}),
+            # Where nothing new was logged, this run has nothing else to say.
+            caught_up_ms=looked_ms if caught_up(state, bounds) else 0,
         ),
     )
     reached("archive.opened")
@@ -208,8 +211,9 @@ class ArchiveRun:
         self._topics = tuple(topics)
         self._stop = stop
         self._note = note
-        # Whether the logs had more than the last batch took.
+        # Whether the logs had more than the last batch took; when their ends were asked for.
         self._behind = False
+        self._looked_ms = 0
         for name, value in archivefiles.SETTINGS.items():
             if not name.startswith("spark.hadoop."):
                 spark.conf.set(name, value)
@@ -222,6 +226,7 @@ class ArchiveRun:
         while not self._stop.is_set():
             before = self.state.number
             try:
+                self._looked_ms = now_ms() if ends is None else self._looked_ms
                 if self._config.available_now and ends is None:
                     ends = self._bounds()
                 self.run_once(ends)
@@ -251,14 +256,14 @@ class ArchiveRun:
         upto = now if ends is None else ends
         moves = next_moves(self.state, upto, self._config.max_offsets)
         if moves:
-            self._batch(moves)
+            self._batch(moves, self._looked_ms if caught_up(self.state, upto, moves) else 0)
         self._behind = any(move.end < upto[move.place].end for move in moves)
         return bool(moves)
 
     def _bounds(self) -> dict[Place, Bounds]:
         return settled_bounds(self.state, self._logs, self._topics, self.state.topics, self._stop.wait)
 
-    def _batch(self, moves: tuple[Move, ...]) -> None:
+    def _batch(self, moves: tuple[Move, ...], caught_up_ms: int) -> None:
         began = time.monotonic()
         token = f"b{secrets.token_hex(8)}"
         staged = self._manifests.staging / token
@@ -279,10 +284,10 @@ class ArchiveRun:
                 remedy="free some space there, or look at its rights; nothing of this batch counts",
             ) from error
         reached("archive.before_manifest")
-        self.state = self._manifests.commit(
-            self.state,
-            Change(self.state.number + 1, Kind.BATCH, self._name, now_ms(), moves=moves, add=tuple(files)),
+        change = Change(
+            self.state.number + 1, Kind.BATCH, self._name, now_ms(), moves=moves, add=tuple(files)
         )
+        self.state = self._manifests.commit(self.state, replace(change, caught_up_ms=caught_up_ms))
         reached("archive.committed")
         self._note(
             Archived(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from tallymark.errors import Problem
@@ -141,6 +141,13 @@ def refuse_trouble(state: Archive, bounds: Mapping[Place, Bounds]) -> None:
 def founding(bounds: Mapping[Place, Bounds]) -> tuple[Move, ...]:
     """A topic that is first archived: all its partitions begin where their logs begin today."""
     return tuple(Move(*place, each.first, each.first) for place, each in sorted(bounds.items()))
+
+
+def caught_up(state: Archive, bounds: Mapping[Place, Bounds], moves: Iterable[Move] = ()) -> bool:
+    """Whether these are the ends of all logs of the archive, and nothing is left to archive after these moves."""
+    upto = {place: extent.next for place, extent in state.extents.items()} | {m.place: m.end for m in moves}
+    whole = state.topics.keys() <= {topic for topic, _ in bounds}
+    return whole and all(upto.get(place, 0) >= each.end for place, each in bounds.items())
 
 
 def next_moves(state: Archive, bounds: Mapping[Place, Bounds], max_offsets: int) -> tuple[Move, ...]:

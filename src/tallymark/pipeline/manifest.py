@@ -85,6 +85,8 @@ class Change:
     remove: tuple[str, ...] = ()
     # Paths that were removed earlier and are now gone from the disk.
     gone: tuple[str, ...] = ()
+    # When the logs were looked at, of all of whose messages nothing is left to archive with it; 0 where something is.
+    caught_up_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +104,13 @@ class Archive:
     retired: Mapping[str, int] = field(default_factory=dict)
     # What was deleted in Kafka before it was archived, and passed over by an operator.
     gaps: tuple[Move, ...] = ()
+    # All that was logged up to then is archived; 0 where nobody has said so.
+    caught_up_ms: int = 0
+
+    @property
+    def copied_ms(self) -> int:
+        """As of when it is a copy. Where no run was at the ends of the logs yet: of the newest message that it holds."""
+        return self.caught_up_ms or max((each.logged_ms[1] for each in self.files.values()), default=0)
 
     @property
     def rows(self) -> int:
@@ -136,6 +145,7 @@ class Archive:
             files=files | {each.path: each for each in change.add},
             retired={path: at for path, at in retired.items() if path not in set(change.gone)},
             gaps=self.gaps + (change.moves if change.kind is Kind.SKIPPED else ()),
+            caught_up_ms=max(self.caught_up_ms, change.caught_up_ms),
         )
 
     def _moved(self, change: Change) -> dict[Place, Extent]:

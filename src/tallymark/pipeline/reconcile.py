@@ -120,15 +120,15 @@ class Tally:
         found = self._spoiling(ground, self._found(ground, cells, reading, report), bad)
         if self._files is not None:
             of = {"outbox_id": ground.view.outbox_id, "run": str(run)}
-            found = self._files.passing(found, scope, **of, at=ground.view.at)
+            found = self._files.passing(found, scope, **of, at=ground.looked_at)
         if not self._config.keep or findings is None:
             for _ in found:
                 pass
             return
         findings.begin(run, scope, who=self._config.who)
-        findings.keep(run, scope, found, at=ground.view.at)
+        findings.keep(run, scope, found, at=ground.looked_at)
         if not self._config.filtered:
-            bad |= {position // ground.rows for position in findings.found_later(ground.view.at)}
+            bad |= {position // ground.rows for position in findings.found_later(ground.looked_at)}
             said = list(examined(ground, cells, bad))
             given = (each for _, each in said if isinstance(each, Statement))
             report.certified += len(findings.certify(given, retired=ground.retired))

@@ -117,7 +117,7 @@ def stated(
         },
         resume={place_text(place): offset for place, offset in sorted((resume or {}).items())},
         hashed=cells.hashed,
-        looked_at=ground.view.at,
+        looked_at=ground.looked_at,
     )
 
 

@@ -75,8 +75,9 @@ class Ground:
     unasked: list[ConsumerView] = field(default_factory=list)
     # As which certificates may speak of consumers that were retired, or read none of these topics any more.
     retired: frozenset[str] = frozenset()
-    # Where all this is of copies: when the oldest of them was made.
+    # Where all this is of copies: when the oldest one of a database was made, and that of the log.
     copied_at: datetime | None = None
+    log_copied_at: datetime | None = None
     # Of windows that are certified, by number: between which offsets their messages stood then.
     certified: dict[int, Mapping[str, tuple[int, int]]] = field(default_factory=dict)
     # What an operator should know.
@@ -84,6 +85,11 @@ class Ground:
     # How many positions of a list lie in each window: lists are long, and windows many.
     counted: dict[tuple[str, str], Counter[int]] = field(default_factory=dict)
     parked_counted: dict[int, Counter[str]] | None = None
+
+    @property
+    def looked_at(self) -> datetime:
+        """Who looked after that may know better. Ages go by `view.at`: a log in which nothing is logged stays old."""
+        return self.view.at if self.log_copied_at is None else min(self.view.at, self.log_copied_at)
 
     @property
     def sourceless(self) -> bool:
@@ -211,6 +217,7 @@ def look(sources: Stations, name: str, config: TallyConfig) -> Ground:
         unasked=[view for label, view in readers.items() if label not in consumers],
         retired=retired,
         copied_at=sources.copied_at,
+        log_copied_at=sources.log.copied_at,
         first=0,
         upto=view.frontier.last_position + 1,
         rows=config.window_rows or ROWS,

@@ -76,6 +76,11 @@ class LogSide(Protocol):
         """Whether it may end before what was sent: a copy of the log that is made while the log grows."""
         ...
 
+    @property
+    def copied_at(self) -> datetime | None:
+        """Where it is a copy: a moment up to which it holds all that was logged, by the clock of whoever copied it."""
+        ...
+
     def facts(self, topics: Sequence[str]) -> Mapping[str, LogFacts]: ...
     def bounds(self, topics: Sequence[str]) -> dict[Place, tuple[int, int]]: ...
     def written_ends(self, topics: Sequence[str]) -> Offsets:
@@ -105,7 +110,7 @@ class Stations(Protocol):
 
     @property
     def copied_at(self) -> datetime | None:
-        """Where they are copies: when the oldest of them was made, by its own clock."""
+        """Where databases are copies: when the oldest of them was made, by its own clock."""
         ...
 
     @property

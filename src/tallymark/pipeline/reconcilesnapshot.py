@@ -67,6 +67,10 @@ class ArchivedLog:
                 f"there is no archive in {folder}", remedy="`tallymark pipeline archive` makes one"
             )
 
+    @property
+    def copied_at(self) -> datetime:
+        return datetime.fromtimestamp(self._state.copied_ms / 1000, UTC)
+
     def facts(self, topics: Sequence[str]) -> dict[str, LogFacts]:
         return {topic: LogFacts(self._state.topics[topic]) for topic in topics if topic in self._state.topics}
 

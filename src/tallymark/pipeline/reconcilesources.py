@@ -96,6 +96,7 @@ class LiveLog:
     admin: AdminClient
     name: str = "Kafka"
     is_copy: bool = False
+    copied_at: None = None
 
     def facts(self, topics: Sequence[str]) -> dict[str, LogFacts]:
         found = kafka_topics.describe(self.admin, list(topics), patience=2.0)
