@@ -81,6 +81,12 @@ def test_a_window_is_closed_when_everybody_has_passed_it(
     assert open_because(Window(0, 10), frontier, {("t", 0): 7}, passed) == waits
 
 
+def test_behind_an_open_transaction_nobody_knows_what_was_written() -> None:
+    assert Frontier(last_position=50, floor=None, relayed=8).visible == 50
+    assert Frontier(last_position=50, floor=5, relayed=8).visible == 5
+    assert Frontier(last_position=50, floor=60, relayed=8).visible == 50
+
+
 def statement(start: int = 0, **changes: object) -> Statement:
     digest = Digest.of([message_digest(str(n), None, None) for n in range(10)])
     said = Statement(

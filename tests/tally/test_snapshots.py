@@ -163,6 +163,33 @@ def test_what_the_archive_has_not_come_to_is_on_its_way(
     assert named(ahead["findings"]) == {each for each in expected if each[2] != "unapplied"}
 
 
+@pytest.mark.full
+def test_what_was_written_after_the_outbox_was_copied_is_no_phantom(
+    spark: Any, journey: Journey, archive: ArchiveGround, tmp_path: Path
+) -> None:
+    """In the order that the documents give: outbox, archive, inbox; and the system goes on between them."""
+    ids = journey.add([f"key-{n % 20}" for n in range(300)])
+    journey.send()
+    journey.receive()
+    for table in ("inbox", "applications"):
+        journey.on_ledger(f"delete from tallymark.{table} where id = %s", ids[10])
+    assert tallied(spark, live(journey), keep=True).found == 1
+    bank = taken(spark, journey.bank.url, tmp_path / "bank")
+    again = [ids[10], "--any-order", "--reason", "lost"]
+    assert journey.tallymark("tally", "resend", *journey.databases, *again)[0] == 0
+    # The window that was begun goes on, and others follow.
+    journey.add([f"key-{n % 20}" for n in range(400)])
+    journey.send()
+    journey.receive()
+    archive.archive(spark)
+    ledger = taken(spark, journey.ledger.url, tmp_path / "ledger")
+    then = tallied(spark, SnapshotSources([bank, ledger], archive.folder), everything=True)
+    assert then.as_json()["findings"] == []
+    assert then.as_json()["by_verdict"] == {"delivered": 300}
+    # That of the message which is kept under its resend's position alone.
+    assert (then.windows, then.differing) == (2, 1)
+
+
 def as_of_today(
     spark: Any, journey: Journey, files: FindingFiles, expected: set[tuple[str, str, str, str]]
 ) -> None:

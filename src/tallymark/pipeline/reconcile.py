@@ -168,7 +168,7 @@ class Tally:
             strays = sorted(producer.known(asked))
             chosen |= {at // rows for at in producer.positions_of(strays)}
         low, high = ground.first // rows, max(ground.upto - 1, 0) // rows
-        if self._config.until is None:
+        if self._config.until is None and ground.beyond is None:
             # Positions that nobody has drawn are claimed by phantoms only.
             high = max([high, *cells.log])
         known = [number for number in cells.numbers() if low <= number <= high]
@@ -229,7 +229,8 @@ class Tally:
             while chunk := [single_of(row) for row in islice(found, _CHUNK)]:
                 delivered -= len(chunk)
                 for judged in judge.judged(chunk):
-                    if self._config.until is not None and (judged.single.position or 0) >= ground.upto:
+                    bounded = self._config.until is not None or ground.beyond is not None
+                    if bounded and (judged.single.position or 0) >= ground.upto:
                         # Windows are read as a whole.
                         continue
                     # What claims no position was counted as foreign already.

@@ -12,13 +12,13 @@ from tallymark.message import is_uuid7
 from tallymark.pipeline import reconcilecells as cellwork
 from tallymark.pipeline.reconcilecells import BUCKET, Cells
 from tallymark.pipeline.reconcileeffects import count_effects, look_up_resent
-from tallymark.pipeline.reconcileframes import inbox_sources, logged, shares, shifted, spans_of
+from tallymark.pipeline.reconcileframes import inbox_sources, known_of, logged, shares, shifted, spans_of
 from tallymark.pipeline.reconcileground import Ground, TallyConfig
 from tallymark.pipeline.reconcileorder import behind, misapplied
 from tallymark.pipeline.reconcileports import Stations
 from tallymark.pipeline.reconcilerecords import records_of
 from tallymark.store.postgres.tally import ConsumerView
-from tallymark.store.postgres.tallycells import id_ranges, position_ranges
+from tallymark.store.postgres.tallycells import CellQueries, IdRange, id_ranges, position_ranges
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -106,7 +106,9 @@ class FirstLook:
     def _log(self, ground: Ground) -> list[Any]:
         if ground.read_from == ground.ends:
             return []
-        records = records_of(self.sources.log.raw(self.spark, ground.read_from, ground.ends))
+        records = known_of(
+            ground, records_of(self.sources.log.raw(self.spark, ground.read_from, ground.ends))
+        )
         parked = [row.position for row in ground.parked]
         sums = cellwork.log_sums(
             records,
@@ -154,8 +156,12 @@ class _Inboxes:
         for database in () if nothing else look.inboxes:
             if labels := ground.labels_in(database):
                 parts: dict[str, Future[Any]] = {
-                    "kept": pool.submit(self._cells, database, "inbox_cells"),
-                    "done": pool.submit(self._cells, database, "effect_cells"),
+                    "kept": pool.submit(
+                        self._cells, database, lambda q, ids: q.inbox_cells(ids, ground.since, ground.beyond)
+                    ),
+                    "done": pool.submit(
+                        self._cells, database, lambda q, ids: q.effect_cells(ids, ground.since)
+                    ),
                     "order": pool.submit(misapplied, look.spark, look.sources, ground, database),
                 }
                 if ground.goes_on and any(begun_unsaid(ground.consumers[each]) for each in labels.values()):
@@ -176,12 +182,12 @@ class _Inboxes:
                 numbers = frame.selectExpr(f"position div {self._ground.rows} as w").distinct().collect()
                 cells.misapplied_in.update(row.w for row in numbers if row.w is not None)
 
-    def _cells(self, database: str, query: str) -> list[Any]:
+    def _cells(self, database: str, query: Callable[[CellQueries, IdRange], str]) -> list[Any]:
         look, ground = self._look, self._ground
         tables = look.sources.tables(database)
         queries = tables.queries(rows=ground.rows, bucket=BUCKET)
         ids = id_ranges(look.inboxes[database].id_bounds(), look.config.tasks, first=self._first)
-        asked = [getattr(queries, query)(each, ground.since) for each in ids]
+        asked = [query(queries, each) for each in ids]
         frame = tables.read(look.spark, asked)
         return list(frame.where(frame.topic.isin(ground.topics)).collect())
 

@@ -79,6 +79,13 @@ def stray_ids(spark: SparkSession, sources: Stations, ground: Ground, *, limit: 
     return [row.id for row in found.collect()]
 
 
+def known_of(ground: Ground, records: DataFrame) -> DataFrame:
+    """Without those of which a copy of the outbox that is older than the log's says nothing: resends are among them."""
+    if ground.beyond is None:
+        return records
+    return records.where(f"position is null or position < {ground.beyond}")
+
+
 def _unclaimed(ground: Ground) -> Column:
     """Whether a record claims no position; or it names no source, where all of ours do."""
     from pyspark.sql import functions as F
@@ -154,7 +161,7 @@ def logged(
     if strays:
         # Whoever claims no position may be a copy of ours, whatever it says.
         inside = inside | (_unclaimed(ground) & F.col("id").isin(list(strays)))
-    records = records_of(sources.log.raw(spark, starts, {**ground.ends, **highest}))
+    records = known_of(ground, records_of(sources.log.raw(spark, starts, {**ground.ends, **highest})))
     return records.where(inside).withColumn("age_s", _age(ground))
 
 

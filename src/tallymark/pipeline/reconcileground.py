@@ -78,6 +78,8 @@ class Ground:
     # Where all this is of copies: when the oldest one of a database was made, and that of the log.
     copied_at: datetime | None = None
     log_copied_at: datetime | None = None
+    # … and from which position on the outbox's may lack what the others have, for they were made later.
+    beyond: int | None = None
     # Of windows that are certified, by number: between which offsets their messages stood then.
     certified: dict[int, Mapping[str, tuple[int, int]]] = field(default_factory=dict)
     # What an operator should know.
@@ -198,6 +200,7 @@ def look(sources: Stations, name: str, config: TallyConfig) -> Ground:
     written = sources.log.written_ends(topics)
     bounds = sources.log.bounds(topics)
     starts = {place: start for place, (start, _) in bounds.items()}
+    beyond = view.frontier.visible + 1 if sources.log.is_copy else None
     readers, retired = _consumers(sources, topics, config)
     consumers = {
         label: view for label, view in readers.items() if not config.consumers or label in config.consumers
@@ -218,8 +221,9 @@ def look(sources: Stations, name: str, config: TallyConfig) -> Ground:
         retired=retired,
         copied_at=sources.copied_at,
         log_copied_at=sources.log.copied_at,
+        beyond=beyond,
         first=0,
-        upto=view.frontier.last_position + 1,
+        upto=beyond or view.frontier.last_position + 1,
         rows=config.window_rows or ROWS,
         read_from=dict(starts),
         all_parked=parked,
@@ -259,15 +263,14 @@ def pass_certified(ground: Ground, said: Iterable[Statement], amiss: Collection[
     """Begin behind the windows that are certified, in their order, up to the first of which there is more to say.
 
     Something of it was on its way, or somebody is owed it who was not asked then: it is looked at again. So is one of
-    which something is open (`amiss`, by number), for nobody else would close it: a run that looked before that was
-    mended, and ended behind the one that certified it, has said so; or it was found since, and may have been mended.
+    which something is open (`amiss`, by number), for nobody else would close it: a run that looked earlier has said so
+    and ended behind the one that certified it, or it was found since and may have been mended.
     """
     for each in said:
         if each.window.end <= ground.first:
             continue
-        if each.window.start > ground.first or not each.settled or not _speaks_of_all(each, ground.consumers):
-            break
-        if each.window.start // ground.rows in amiss:
+        done = each.settled and each.window.start // ground.rows not in amiss
+        if each.window.start > ground.first or not done or not _speaks_of_all(each, ground.consumers):
             break
         ground.first = each.window.end
         resume = {place_of(text): offset for text, offset in each.resume.items()}

@@ -38,10 +38,14 @@ class Frontier:
     relayed: int
 
     @property
+    def visible(self) -> int:
+        """Every position up to here is visible: nobody can add one any more."""
+        return self.last_position if self.floor is None else min(self.floor, self.last_position)
+
+    @property
     def settled(self) -> int:
         """Every position up to here is visible, and its fate on the way into the log is known."""
-        seen = self.last_position if self.floor is None else min(self.floor, self.last_position)
-        return min(seen, self.relayed)
+        return min(self.visible, self.relayed)
 
 
 def window_of(position: int, rows: int = ROWS) -> Window:

@@ -92,9 +92,12 @@ class CellQueries:
     def outbox_ids(self, positions: Sequence[tuple[int, int]]) -> str:
         return self._filled("outbox_ids", named=False, positions=_positions(positions))
 
-    def inbox_cells(self, ids: IdRange, since: Mapping[Place, int]) -> str:
-        """`since`: only what lies at these offsets or behind; empty: everything."""
-        return self._filled("inbox_cells", low=ids[0], high=ids[1], places=_since(since))
+    def inbox_cells(self, ids: IdRange, since: Mapping[Place, int], beyond: int | None = None) -> str:
+        """`since`: only what lies at these offsets or behind; empty: everything. `beyond`: from there on of no window."""
+        window = "o.position {div} {rows}"
+        if beyond is not None:
+            window = f"case when o.position < {beyond} then {window} end"
+        return self._filled("inbox_cells", window=window, low=ids[0], high=ids[1], places=_since(since))
 
     def effect_cells(self, ids: IdRange, since: Mapping[Place, int]) -> str:
         return self._filled("effect_cells", low=ids[0], high=ids[1], places=_since(since))
@@ -127,6 +130,8 @@ class CellQueries:
         words = self._dialect
         text = self._sql[name].replace("{digest}", words.digest)
         chosen: dict[str, int | str | uuid.UUID] = {
+            # First: there are others in it.
+            "window": values.get("window", ""),
             "id": words.named if named else words.id,
             "netstring": words.named_netstring if named else words.id_netstring,
             "first_half": words.first_half,

@@ -22,7 +22,7 @@ select consumer, source, topic, partition, bucket, w, count(*) as n,
        sum((d >> 32) & 4294967295)::bigint as i2, sum(d & 4294967295)::bigint as i3, min(start) as low, max(start) as high
   from (select consumer, source, topic, partition, bucket, w, start, {first_half} as a, {second_half} as b, c, d
           from (select o.consumer, o.source, o.topic, o.partition, coalesce(o."offset", 0) {div} {bucket} as bucket,
-                       o.position {div} {rows} as w, o."offset" as start, {digest} as h, {hash0} as c, {hash1} as d
+                       {window} as w, o."offset" as start, {digest} as h, {hash0} as c, {hash1} as d
                   from {schema}.inbox o where o.id >= '{low}' and o.id < '{high}' and {places} {fence}) hashed {fence}) cut
  group by consumer, source, topic, partition, bucket, w
 
