@@ -38,7 +38,11 @@ class Taken:
         lowest = max(ground.view.outbox_from, self.outbox_from)
         ground.view = replace(ground.view, outbox_from=lowest)
         ground.consumers = {
-            label: replace(view, kept_from_ms=max(view.kept_from_ms, self.kept_from_ms.get(label, 0)))
+            label: replace(
+                view,
+                kept_from_ms=max(view.kept_from_ms, self.kept_from_ms.get(label, 0)),
+                pruned=view.pruned | self.pruned.get(label, frozenset()),
+            )
             for label, view in ground.consumers.items()
         }
 

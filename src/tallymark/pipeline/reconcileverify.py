@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -81,8 +81,9 @@ def data(chain: list[Certificate], ground: Ground, cells: Cells, found: Verifica
             )
             continue
         number = said.window.start // ground.rows
-        forgotten = _forgotten(ground, cells, number)
         dropped = _dropped(said, ground)
+        # An archive drops nothing: what Kafka has dropped since, it does not know.
+        forgotten = _forgotten(ground, cells, number, said.offsets if ground.copied_at else dropped)
         # An archive holds what there was since it was begun: it drops nothing.
         early = [] if ground.copied_at else _before_their_time(said, dropped, ground, cells)
         # Windows need not end where partitions do.
@@ -168,15 +169,19 @@ def _topic(place: str) -> str:
     return place.rpartition("/")[0]
 
 
-def _forgotten(ground: Ground, cells: Cells, number: int) -> set[str]:
-    """Consumers whose inbox has dropped what it kept of the time of the window's first message."""
+def _forgotten(ground: Ground, cells: Cells, number: int, dropped: Iterable[str]) -> set[str]:
+    """Consumers whose inbox has dropped what it kept of the time of the window's first message.
+
+    Of ids without a time: some of a topic of which the log has `dropped` some of the window.
+    """
     if number not in cells.ids:
         return set()
-    made = id_ms(cells.ids[number][0])
+    made = [id_ms(each) for each in cells.ids[number]]
+    topics = {_topic(place) for place in dropped} if None in made else set()
     return {
         label
         for label, view in ground.consumers.items()
-        if view.kept_from_ms > (FIRST_ID_MS if made is None else made)
+        if view.kept_from_ms > (FIRST_ID_MS if made[0] is None else made[0]) or view.pruned & topics
     }
 
 
