@@ -1,14 +1,19 @@
-"""What retention has taken from an inbox: nothing of it is held against it."""
+"""What retention has taken from an inbox: nothing of it is held against it, and nothing else is asked for to know it."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
 
-from tallymark.pipeline.reconcilelater import Taken
-from tallymark.store.postgres.tally import ConsumerView
+import pytest
+
+from tallymark.errors import Problem
+from tallymark.pipeline.reconcilelater import Taken, taken
+from tallymark.pipeline.reconcilesources import Sources
+from tallymark.store.postgres.tally import ConsumerView, TallyConsumers
 from tallymark.tally.digest import Digest
 from tests.tally.cases import uuid7
+from tests.tally.resends import Ground, tables
 from tests.tally.test_certifying import (
     NOW,
     NOW_MS,
@@ -21,6 +26,8 @@ from tests.tally.test_certifying import (
     ledger,
     verified,
 )
+
+__all__ = ["tables"]
 
 PRUNED = ledger(pruned=frozenset({"t"}))
 
@@ -59,3 +66,26 @@ def test_so_it_is_where_they_were_dropped_while_all_was_read() -> None:
     where = ground()
     Taken(pruned={"ledger": frozenset({"t"})}).shorten(where)
     assert where.consumers["ledger"].pruned == {"t"}
+
+
+class Few(Sources):
+    """Of which no more than two that are unfinished are held."""
+
+    def inboxes(self) -> dict[str, TallyConsumers]:
+        return {name: TallyConsumers(name, url, unfinished_limit=2) for name, url in self.consumers.items()}
+
+
+def test_what_retention_took_is_asked_without_reading_queues_again(tables: str) -> None:
+    """A queue may have grown past what can be held while all was read: that is no reason to throw it away."""
+    one_key = Ground(tables, ["alice", "alice", "alice"])
+    for number in range(3):
+        one_key.keep(number, queued=True)
+    one_key.query("insert into tallymark.named_pruned values ('ledger', 'transfers', 0, 7)")
+    sources = Few({"main": tables}, {"main": tables}, {}, None)  # type: ignore[arg-type]
+    try:
+        with pytest.raises(Problem, match="wait in queues"):
+            sources.inboxes()["main"].views()
+        where = ground(ledger(database="main"), name="main")
+        assert taken(sources, where).pruned == {"ledger": frozenset({"transfers"})}
+    finally:
+        one_key.query("delete from tallymark.named_pruned")

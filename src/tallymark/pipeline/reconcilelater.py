@@ -63,7 +63,10 @@ NOTHING = Taken()
 def taken(sources: Stations, ground: Ground) -> Taken:
     """As it is now."""
     views = {
-        (view.database, view.name): view for inbox in sources.inboxes().values() for view in inbox.views()
+        (view.database, view.name): view
+        for inbox in sources.inboxes().values()
+        # What is queued was read long ago, and may be more by now than anybody can hold.
+        for view in inbox.views(unfinished=False)
     }
     now = {label: views.get((view.database, view.name), view) for label, view in ground.consumers.items()}
     return Taken(

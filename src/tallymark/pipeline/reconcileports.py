@@ -45,7 +45,10 @@ class OutboxSide(Protocol):
 class InboxSide(Protocol):
     """The consumers of one database."""
 
-    def views(self) -> list[ConsumerView]: ...
+    def views(self, *, unfinished: bool = True) -> list[ConsumerView]:
+        """Every consumer; without what is `unfinished` where nobody wants to know."""
+        ...
+
     def retired(self) -> set[str]:
         """Consumers that were stopped for good: nothing is owed to them."""
         ...

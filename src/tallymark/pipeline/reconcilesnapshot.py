@@ -136,8 +136,9 @@ class SnapshotSide:
             raise AssertionError(f"{self._folder} has no outbox")
         return self.producer
 
-    def views(self) -> list[ConsumerView]:
+    def views(self, *, unfinished: bool = True) -> list[ConsumerView]:
         """As if they had read the archive: what lies behind its end is not looked at."""
+        del unfinished  # it is in the same file
         views = consumers_of(self._said, self.name)
         ends = self._log.bounds({topic for view in views for topic in view.topics})
         for view in views:
