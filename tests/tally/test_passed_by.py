@@ -82,6 +82,20 @@ def test_a_window_is_looked_at_again_for_a_consumer_that_was_not_asked() -> None
     assert first_of(ground(consumers={"other": other}), given) == 10
 
 
+def test_who_looked_earlier_supersedes_nobody_who_looked_later() -> None:
+    """A run over copies, or one that took longer: what it says is older than the certificate that is there."""
+    later = said(ground(ledger(dead_at=[0])), whole(applied=digest(*range(1, 10))))
+    assert isinstance(later, Statement)
+    earlier = replace(later, parked=1, looked_at=NOW - timedelta(seconds=1))
+    more = replace(earlier, offsets={"t/0": (0, 70)})
+    for each in (earlier, more):
+        assert not each.supersedes(later)
+        assert replace(each, looked_at=NOW).supersedes(later)
+        # Of the first forms nobody knows.
+        assert each.supersedes(replace(later, looked_at=None))
+    assert later.supersedes(earlier)
+
+
 def _kept_by_both(other: str = "audit") -> Cells:
     found = whole()
     found.inbox[other][0] = {"t": digest(*TEN)}

@@ -138,8 +138,11 @@ class Statement:
     def supersedes(self, said: Statement, *, retired: Collection[str] = ()) -> bool:
         """Whether it is worth a certificate although the other one has one: it says more, or the other is not settled.
 
-        Of those that were `retired` since nothing has to be said any more.
+        Of those that were `retired` since nothing has to be said any more. Who looked earlier has nothing to say to who
+        looked later, whichever ends last.
         """
+        if self.looked_at is not None and said.looked_at is not None and self.looked_at < said.looked_at:
+            return False
         if self.goes_beyond(said):
             return True
         if said.consumers.keys() - self.consumers.keys() - set(retired):
