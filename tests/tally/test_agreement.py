@@ -110,6 +110,10 @@ def held_to(rows: Any, looked: Any, history: History, horizon: Horizon) -> dict[
     for id_, single in found.items():
         common, at_consumers = defined[id_]
         assert single.common == common, id_
+        claimed = [each.position for each in history.copies if each.id == id_ and each.position is not None]
+        if claimed and not common.rows:
+            # By this it is told whether the outbox has dropped it meanwhile.
+            assert single.last_position == max(claimed), id_
         assert single.in_log == judged[id_].in_log, id_
         if judged[id_].at_consumers:
             assert single.at_consumers == at_consumers, id_

@@ -151,6 +151,13 @@ def test_what_retention_took_while_all_was_read_is_no_loss() -> None:
     assert inbox_verdict(behind, replace(unapplied, effects=2, finished=2)) is Verdict.APPLIED_TWICE
 
 
+def test_a_copy_that_claims_what_the_outbox_still_has_is_known_whatever_another_claims() -> None:
+    """As the definition has it: what it has dropped is told by the highest position that is claimed."""
+    twice = replace(sent(Marks(copies=2)), last_position=9)
+    assert into_log(Taken(outbox_from=9).passed_by(twice).common)[0] is Verdict.PHANTOM
+    assert into_log(Taken(outbox_from=10).passed_by(twice).common)[0] is Verdict.CANNOT_KNOW
+
+
 def test_what_has_an_id_without_a_time_is_known_for_as_long_as_the_log_has_it() -> None:
     lost = replace(sent(Marks(), Marks(copies=1, owed=True, passed=True)), id="order-17")
     pruned = Taken(pruned={"ledger": frozenset({"t"})})

@@ -28,7 +28,8 @@ class Taken:
     def passed_by(self, single: Single) -> Single:
         """A message with what nobody can know of it any more."""
         common = single.common
-        if single.position is not None and single.position < self.outbox_from:
+        last = single.position if single.last_position is None else single.last_position
+        if last is not None and last < self.outbox_from:
             common = replace(common, forgotten=True)
         at_consumers = {name: self._at(name, single, marks) for name, marks in single.at_consumers.items()}
         return replace(single, common=common, at_consumers=at_consumers)

@@ -82,7 +82,7 @@ class Single:
     at_consumers: dict[str, Marks]
     # What Spark says, before anything is known of a log that starts behind it.
     in_log: tuple[Verdict, Stage]
-    # Where it was written last: a resend stands elsewhere than its original.
+    # Where it was written last: a resend stands elsewhere than its original. Where there is no row: what a copy claims.
     last_position: int | None = None
 
 
@@ -207,7 +207,9 @@ def _common_sums(horizon: Horizon) -> list[Column]:
         "position": "coalesce(min(case when station = 'outbox' then position end), "
         + "min(case when station = 'log' then position end), "
         + "min(case when station = 'inbox' then position end))",
-        "last_position": "max(case when station = 'outbox' then position end)",
+        "last_position": "coalesce(max(case when station = 'outbox' then position end), "
+        + "max(case when station = 'log' then position end), "
+        + "max(case when station = 'inbox' then position end))",
         "row_partition": "min(case when station = 'outbox' then partition end)",
         "lane": "min(case when station = 'outbox' then lane end)",
     }
