@@ -11,6 +11,7 @@ import pytest
 
 from tallymark.broker.reach import admin_client
 from tallymark.lifecycle import Stage, Verdict
+from tallymark.pipeline.reconcile import uncompared
 from tallymark.pipeline.reconcilecells import Cells
 from tallymark.pipeline.reconcilecertify import EMPTY_AT_ONCE, examined, stated
 from tallymark.pipeline.reconcileground import TallyConfig, choose_range
@@ -58,6 +59,15 @@ def test_a_run_over_copies_knows_nothing_of_what_was_after_the_archive_was_made(
     assert (old.looked_at, stated(old, whole(), 0).looked_at) == (earlier, earlier)
     # Messages are no younger for that: where nothing is logged, for the relay stands, they are late.
     assert old.view.at == NOW
+
+
+def test_what_a_copy_shows_in_part_is_not_compared_and_that_is_said() -> None:
+    view = replace(ground().view, frontier=Frontier(99, 40, 40))
+    assert uncompared(ground(view=view, beyond=view.frontier.visible + 1)) == [
+        "bank: a transaction was open when it was copied; from position 41 on nothing is compared"
+    ]
+    assert uncompared(ground(beyond=100)) == []
+    assert uncompared(ground(view=view)) == []
 
 
 def test_a_window_is_looked_at_again_for_a_consumer_that_was_not_asked() -> None:

@@ -38,6 +38,15 @@ _CHUNK = 1000
 _STRAYS = 10_000
 
 
+def uncompared(ground: Ground) -> list[str]:
+    """What the outbox's copy holds, and shows in part only."""
+    if ground.beyond is None or ground.beyond > ground.view.frontier.last_position:
+        return []
+    return [
+        f"{ground.name}: a transaction was open when it was copied; from position {ground.beyond} on nothing is compared"
+    ]
+
+
 class Tally:
     """One run over all outboxes that it is given."""
 
@@ -84,7 +93,7 @@ class Tally:
             for label in ground.left_out
         ]
         choose_range(ground, self._sources, self._config)
-        report.remarks += ground.remarks
+        report.remarks += ground.remarks + uncompared(ground)
         cells = self._first_look.cells(ground)
         if again := self._reopened(ground, cells):
             # Something new was logged of windows that were certified: they are looked at as if they never were.
