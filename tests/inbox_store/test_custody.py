@@ -22,8 +22,7 @@ from tallymark.inbox.receiver import Receiver
 from tallymark.inbox.stride import Stride
 from tallymark.store.postgres import prompt
 from tallymark.store.postgres.inboxstore import PostgresInboxStore
-from tests.inbox_store.conftest import MakeStore, offsets, query
-from tests.inbox_store.test_prompt import WAITING_ENDED
+from tests.inbox_store.conftest import MakeStore, offsets
 from tests.inbox_store.test_unreadable import Script
 
 ZERO, ONE = ("transfers", 0), ("transfers", 1)
@@ -88,12 +87,48 @@ def test_what_is_set_aside_is_not_read(store: PostgresInboxStore) -> None:
         cast(Log, kafka), book, custody, handover, CONFIG, stride=Stride(10, 2.0), held_back=threading.Event()
     )
     assert custody.given([ZERO, ONE]).keys() == {ZERO, ONE}
-    receiver._taken_at = float("inf")  # it looks at nothing that waits
+    receiver._take_at = float("inf")  # it looks at nothing that waits
     receiver.run_once(0)
     assert kafka.paused == set()
     book.set_aside([ONE])
     receiver.run_once(0)
     assert kafka.paused == {ONE}
+
+
+def test_who_is_not_answered_asks_seldom(store: PostgresInboxStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where commits stand still each try leaves a session behind in the server: a hundred, and it lets nobody in."""
+    now, tries = [1000.0], [0]
+    monkeypatch.setattr("tallymark.inbox.receiver.time", SimpleNamespace(monotonic=lambda: now[0]))
+    custody, book = custody_of(store, Told({ZERO: (0, 9)}))
+    receiver = Receiver(
+        cast(Log, Told({})),
+        book,
+        custody,
+        Handover(1 << 20),
+        CONFIG,
+        stride=Stride(10, 2.0),
+        held_back=threading.Event(),
+    )
+    answers_after = [5.0]
+
+    def unanswered() -> dict[Place, tuple[int, int | None]]:
+        tries[0] += 1
+        now[0] += answers_after[0]
+        return {}
+
+    custody.given([ZERO])
+    monkeypatch.setattr(custody, "take_waiting", unanswered)
+    book.set_aside([ZERO])
+    until = now[0] + 600
+    while now[0] < until:
+        receiver.run_once(0)
+        now[0] += 0.1
+    assert 15 < tries[0] < 25, "half a minute apart, once it is known"
+    answers_after[0], until, tries[0] = 0.0, now[0] + 60, 0
+    while now[0] < until:
+        receiver.run_once(0)
+        now[0] += 0.1
+    assert tries[0] > 20, "and each second again when it answers"
 
 
 def test_a_log_that_was_cut_back_and_has_grown_again_is_halted(
@@ -140,7 +175,6 @@ def test_a_database_that_stands_still_is_waited_for_once_and_not_for_each_partit
         other.execute("lock table tallymark.positions in access exclusive mode")
         custody.unreadable(said)
         assert caplog.text.count("could not note it") == 1
-        query(ledger, WAITING_ENDED)
     assert book.held() == {}, "both stand still"
     assert custody.troubles.keys() == {ZERO, ONE}
     assert custody.take_waiting().keys() == {ZERO, ONE}

@@ -53,7 +53,7 @@ def test_a_place_that_waits_through_a_rebalance_is_read_from_its_position(inbox_
             handover.done(batch)
         book.set_aside(book.epochs())
         other.subscribe([ground.topic])
-        receiver._taken_at = float("inf")  # not by its own look, once a second: in the callback
+        receiver._take_at = float("inf")  # not by its own look, once a second: in the callback
 
         def rebalanced() -> bool:
             other.poll(0.1)

@@ -35,6 +35,9 @@ _MOMENT_S = 0.25
 _MARKERS_S = 1.0
 _FIRST_ASK = 500
 _TAKE_AGAIN_S = 1.0
+# A try that took longer than this was not answered, and may have left a session waiting in the server: seldom, then.
+_UNANSWERED_S = 3.0
+_TAKE_SELDOM_S = 30.0
 # A batch is tens of thousands of tuples that live for a moment and hold no cycles. At its own pace the collector looks
 # at all of them again and again, and takes as much time as everything else that is done to a message.
 _COLLECT_EVERY = 50_000
@@ -78,7 +81,8 @@ class Receiver:
         # Ends that were seen without messages, and the epochs under which they were.
         self._markers: dict[Place, tuple[int, int]] = {}
         self._markers_since = 0.0
-        self._taken_at = 0.0
+        self._take_at = 0.0
+        self._take_pause_s = _TAKE_AGAIN_S
         self._unreadable: dict[Place, Unreadable] = {}
         _collect_rarely()
         _switch_often()
@@ -100,7 +104,7 @@ class Receiver:
         batch = self._batch(polled, now)
         self._halt_unreadable()
         # After the batch is made: what was polled for a place before it was taken lies elsewhere in its log.
-        self._take_waiting(now)
+        self._take_waiting()
         if batch is None:
             return 0
         reached("inbox.after_poll")
@@ -120,11 +124,17 @@ class Receiver:
                 del self._unreadable[place]
                 self._custody.unreadable({place: each.said})
 
-    def _take_waiting(self, now: float) -> None:
-        if self._book.waiting() and now - self._taken_at >= _TAKE_AGAIN_S:
-            self._taken_at = now
-            if offsets := self._custody.take_waiting():
-                self._kafka.add(offsets)
+    def _take_waiting(self) -> None:
+        began = time.monotonic()
+        if not self._book.waiting() or began < self._take_at:
+            return
+        offsets = self._custody.take_waiting()
+        done = time.monotonic()
+        unanswered = done - began > _UNANSWERED_S
+        self._take_pause_s = min(2 * self._take_pause_s, _TAKE_SELDOM_S) if unanswered else _TAKE_AGAIN_S
+        self._take_at = done + self._take_pause_s
+        if offsets:
+            self._kafka.add(offsets)
 
     def _pause_or_resume(self) -> None:
         # A pause throws away what the client has read ahead, to be read again: not for a batch that is done in a moment.

@@ -1,11 +1,13 @@
 """A connection that waits only so long for an answer: for a thread that others wait for.
 
 A server that stands still (a frozen machine, a stalled disk) keeps its connections and says nothing, and neither
-keepalives nor its own time-outs tell. Who gives up has lost the connection: what was asked may still be done.
+keepalives nor its own time-outs tell. Who gives up has lost the connection: what was asked may still be done. The server
+is asked to end it, for it does not notice that nobody waits: each try would leave a session behind, until it has no more.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from typing import Any, TypeVar
 
@@ -14,7 +16,10 @@ from psycopg.abc import PQGen
 
 from tallymark.store.postgres.connection import Connection, connect
 
+log = logging.getLogger("tallymark.store")
+
 ANSWER_S = 5
+_CANCEL_S = 1
 
 _RV = TypeVar("_RV")
 
@@ -32,12 +37,21 @@ class PromptConnection(psycopg.Connection[tuple[Any, ...]]):
             while True:
                 ready = yield waits_for
                 if not ready and time.monotonic() > deadline:
-                    self.close()
+                    self._give_up()
                     raise psycopg.OperationalError(f"no answer within {ANSWER_S} seconds")
                 waits_for = gen.send(ready)
         except StopIteration as ended:
             answer: _RV = ended.value
             return answer
+
+    def _give_up(self) -> None:
+        """What waits for a lock or for a standby ends so; what waits for a disk does not."""
+        if psycopg.capabilities.has_cancel_safe():  # an older libpq would wait for the server without end
+            try:
+                self.cancel_safe(timeout=_CANCEL_S)
+            except psycopg.Error as error:
+                log.debug("could not cancel: %s", error, extra={"action": "store.cancel"})
+        self.close()
 
 
 def connect_promptly(url: str, *, application: str, autocommit: bool = True) -> Connection:
