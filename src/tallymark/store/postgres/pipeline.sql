@@ -158,7 +158,8 @@ returning s.id, s.source, s.named, s.topic, s.partition, s."offset", s.position,
 -- name: drop_behind_from
 -- The same from the n-th row on. Asked for each piece in which something failed: by an index, for that may be all of them.
 delete from {table} s using unnest(%(topics)s::text[], %(keys)s::bytea[]) w(topic, key)
- where s.token = any(%(tokens)s) and s.n >= %(from_n)s and s.topic = w.topic and s.key = w.key
+ where hashtextextended(encode(s.key, 'hex'), 0) = hashtextextended(encode(w.key, 'hex'), 0) and s.n >= %(from_n)s
+   and s.token = any(%(tokens)s) and s.topic = w.topic and s.key = w.key
 returning s.id, s.source, s.named, s.topic, s.partition, s."offset", s.position, s.key, null::bytea, '', s.logged_at
 
 -- name: number

@@ -22,8 +22,9 @@ begin
                 token text not null, n bigint
             ) with (autovacuum_enabled = off)', made);
             execute format('create index on {schema}.%I (n) where n is not null', made);
-            -- By a hash: a key may be longer than what fits into a tree.
-            execute format('create index on {schema}.%I using hash (key) where n is not null', made);
+            -- By a digest: a key may be longer than what fits into a tree; and all may be of one key, which an index of
+            -- kind hash would keep in one chain, read to its end for each.
+            execute format('create index on {schema}.%I (hashtextextended(encode(key, ''hex''), 0), n) where n is not null', made);
             execute format('grant select, insert, update, delete, truncate on {schema}.%I to %I', made, session_user);
         end if;
     end loop;
