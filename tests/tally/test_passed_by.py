@@ -103,6 +103,9 @@ def test_who_looked_earlier_supersedes_nobody_who_looked_later() -> None:
         assert replace(each, looked_at=NOW).supersedes(later)
         # Of the first forms nobody knows.
         assert each.supersedes(replace(later, looked_at=None))
+        assert not each.supersedes(replace(later, looked_at=None), issued_at=NOW), (
+            "by when it was given, then"
+        )
     assert later.supersedes(earlier)
 
 

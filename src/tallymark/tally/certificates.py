@@ -135,13 +135,16 @@ class Statement:
             return []
         return ["the log holds other messages than the outbox"]
 
-    def supersedes(self, said: Statement, *, retired: Collection[str] = ()) -> bool:
+    def supersedes(
+        self, said: Statement, *, issued_at: datetime | None = None, retired: Collection[str] = ()
+    ) -> bool:
         """Whether it is worth a certificate although the other one has one: it says more, or the other is not settled.
 
         Of those that were `retired` since nothing has to be said any more. Who looked earlier has nothing to say to who
-        looked later, whichever ends last.
+        looked later, whichever ends last; where a statement does not say when it looked, it was `issued_at` some moment.
         """
-        if self.looked_at is not None and said.looked_at is not None and self.looked_at < said.looked_at:
+        theirs = said.looked_at or issued_at
+        if self.looked_at is not None and theirs is not None and self.looked_at < theirs:
             return False
         if self.goes_beyond(said):
             return True

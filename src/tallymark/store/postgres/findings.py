@@ -165,11 +165,13 @@ class Findings:
             row = connection.execute(self._sql["last_certificate"]).fetchone()
             last = None if row is None else Certificate(*row)
             rows = connection.execute(self._sql["certificates"]).fetchall()
-            known = {each.said.window: each.said for each in newest(_sound(rows))}
+            known = {each.said.window: each for each in newest(_sound(rows))}
             added = []
             for statement in statements:
-                said = known.get(statement.window)
-                if said is not None and not statement.supersedes(said, retired=retired):
+                given = known.get(statement.window)
+                if given is not None and not statement.supersedes(
+                    given.said, issued_at=given.issued_at, retired=retired
+                ):
                     continue
                 last = issued(statement, last)
                 connection.execute(
