@@ -277,7 +277,7 @@ def test_one_slow_moment_does_not_make_batches_small_for_ever() -> None:
     size = BatchSize(10_000, floor=1_000)
     assert (size.took(5, 6.0), size.offsets) == (True, 100)
     assert (size.took(5, 0.01), size.offsets) == (False, 100), "of so few nobody can tell"
-    assert (size.took(60, 0.5), size.offsets) == (True, 300), "markers take offsets, too"
+    assert (size.took(60, 0.5), size.offsets) == (True, 300), "no batch need be full"
     assert (size.took(300, 0.5), size.offsets) == (True, 1_500)
     assert (size.took(1_500, 0.2), size.offsets) == (True, 10_000)
     assert (size.took(10_000, 0.2), size.offsets) == (False, 10_000)

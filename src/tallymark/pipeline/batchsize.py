@@ -27,16 +27,17 @@ class BatchSize:
         """A batch went through."""
         self._lost = 0
 
-    def took(self, messages: int, seconds: float) -> bool:
-        """So many were handed over one by one in so long. Whether batches have another size from now on.
+    def took(self, covered: int, seconds: float) -> bool:
+        """What lay in so many offsets was handed over in so long, one by one. Whether batches have another size now.
 
-        Another size is another query, so they grow in leaps; and by what batches near their size have shown.
+        Another size is another query, so they grow in leaps; and by what batches near their size have shown. Offsets are
+        what a size is given in: in a log of markers, or a compacted one, few of them are messages.
         """
         before = self.offsets
         if seconds > _WITHIN_S:
-            self.offsets = min(before, max(_FEW, int(messages * _WITHIN_S / seconds)))
-        elif seconds < _WITHIN_S / 4 and 2 * messages >= before:
-            fitting = min(self._at_most, int(messages * _WITHIN_S / 2 / max(seconds, 0.001)))
+            self.offsets = min(before, max(_FEW, int(covered * _WITHIN_S / seconds)))
+        elif seconds < _WITHIN_S / 4 and 2 * covered >= before:
+            fitting = min(self._at_most, int(covered * _WITHIN_S / 2 / max(seconds, 0.001)))
             if fitting == self._at_most or fitting >= 2 * before:
                 self.offsets = fitting
         return self.offsets != before

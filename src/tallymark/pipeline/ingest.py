@@ -109,14 +109,13 @@ class Ingest:
         # Set when batches are to have another size: that is for a new query.
         self._resized = threading.Event()
         self._commits = OneBehind("tallymark-commit")
-        # Whether this query got through to Kafka, and a batch of it to the database.
+        # Whether a query since the last failure got through to Kafka, and a batch of it to the database.
         self._reached_kafka = self._has_committed = False
 
     def run(self) -> None:
         """Until the backlog is read (available-now), or told to stop, or something is wrong."""
         patience = Patience(self._config.patience_s)
         while not self._stop.is_set():
-            self._reached_kafka = self._has_committed = False
             try:
                 self._tenure.take(self._stop.wait)
                 self._resized.clear()
@@ -133,6 +132,7 @@ class Ingest:
                 attempt = patience.failed(healthy=self._went_well(error))
                 if attempt is None:
                     raise
+                self._reached_kafka = self._has_committed = False
                 self._wait_out(error, attempt)
 
     def _went_well(self, error: TallymarkError) -> bool:
@@ -269,7 +269,8 @@ class Ingest:
                 self._wait_out(known, attempt, share=_SOON)
         self._has_committed = True
         self._size.committed()
-        if self._commit.at_most is not None and self._size.took(done.read, done.commit_s):
+        covered = sum(each.end - each.start for each in ranges)
+        if self._commit.at_most is not None and self._size.took(covered, done.commit_s):
             log.info(
                 "a commit of %d messages took %.1f s: at most %d offsets in a batch from now on",
                 done.read,
