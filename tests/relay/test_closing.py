@@ -10,6 +10,6 @@ from tests.relay.ground import Ground
 
 @pytest.mark.full
 def test_producers_are_closed_whatever_they_wait_for(ground: Ground) -> None:
-    """librdkafka ends it with SIGABRT over an answer to a transaction that purging has failed: one in a hundred."""
+    """librdkafka ends it with SIGABRT where it is destroyed as it tells Kafka of partitions: one in some hundred."""
     with start_child(["-m", "tests.relay.closing", ground.servers, ground.topic, "400"]) as child:
         assert child.wait(within=280) == 0, child.output

@@ -19,6 +19,8 @@ from tallymark.relay.ports import Identity, TopicRecord
 
 # What Kafka adds to a message beside its key, value and headers, at most.
 _OVERHEAD = 512
+# So long may a producer that is closed in mid-transaction take to have its partitions registered.
+_SETTLED_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,16 +95,16 @@ class LaneProducers:
         """What is still queued must not be sent by a producer that nobody listens to any more.
 
         In a transaction that is never committed it may: nobody reads it, and the next producer of the lane fences this
-        one. There it must not be purged: purging fails the transaction, and librdkafka ends the whole process
-        (assertion txn_req_cnt > 0) over an answer to AddPartitionsToTxn that comes for one that has failed.
+        one. There it is given a moment to be: librdkafka ends the whole process (assertion txn_req_cnt > 0) if a client
+        is destroyed, or purged, just as it tells Kafka of the transaction's partitions. Once something of each is
+        acknowledged, it has; and where Kafka does not answer it has asked, and asks no more.
         """
-        if self._settings.policy.transactional:
-            return
         for seat in self._seats:
             # Flushing, a fatal error comes as a SystemError: whoever closes it knows already.
             with suppress(KafkaException, SystemError):
-                seat.producer.purge()
-                seat.producer.flush(0)
+                if seat.id is None:
+                    seat.producer.purge()
+                seat.producer.flush(0 if seat.id is None else _SETTLED_S)
 
     def _profile(self, id_: str | None) -> profiles.Profile:
         client, timeout_ms = self._settings.client, int(self._settings.transaction_timeout_s * 1000)
