@@ -13,9 +13,11 @@ Upkeep = Callable[[], None]
 
 
 def keep_house(station: str, done: threading.Event, upkeep: Upkeep, every_s: float) -> None:
-    """Until told that it is over."""
+    """At once, for writers may have waited for it, and then now and then until told that it is over."""
     log = logging.getLogger(f"tallymark.{station}")
-    while not done.wait(every_s):
+    pause_s = 0.0
+    while not done.wait(pause_s):
+        pause_s = every_s
         try:
             upkeep()
         except Exception:  # tomorrow's partitions must not depend on today's luck
