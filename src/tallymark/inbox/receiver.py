@@ -6,9 +6,7 @@ It goes on polling while nothing may be read, so that the group keeps us: partit
 
 from __future__ import annotations
 
-import gc
 import logging
-import sys
 import threading
 import time
 from collections.abc import Mapping
@@ -22,6 +20,7 @@ from tallymark.inbox.handover import Batch, Handover
 from tallymark.inbox.logport import Log, Polled
 from tallymark.inbox.ports import Place
 from tallymark.inbox.stride import Stride
+from tallymark.inbox.tuning import tune_for_batches
 
 log = logging.getLogger("tallymark.inbox")
 
@@ -38,12 +37,6 @@ _TAKE_AGAIN_S = 1.0
 # A try that took longer than this was not answered, and may have left a session waiting in the server: seldom, then.
 _UNANSWERED_S = 3.0
 _TAKE_SELDOM_S = 30.0
-# A batch is tens of thousands of tuples that live for a moment and hold no cycles. At its own pace the collector looks
-# at all of them again and again, and takes as much time as everything else that is done to a message.
-_COLLECT_EVERY = 50_000
-# After each piece that it has written, the thread that keeps asks for the interpreter again. At Python's own 5 ms it
-# waits for the one that reads: a tenth of the rate.
-_SWITCH_S = 0.001
 
 
 class Unreadable(NamedTuple):
@@ -84,8 +77,7 @@ class Receiver:
         self._take_at = 0.0
         self._take_pause_s = _TAKE_AGAIN_S
         self._unreadable: dict[Place, Unreadable] = {}
-        _collect_rarely()
-        _switch_often()
+        tune_for_batches()
 
     def run_once(self, timeout_s: float = _POLL_S) -> int:
         """One look; gives back how many messages were handed over."""
@@ -207,14 +199,3 @@ def readable(polled: Polled, bad: Mapping[Place, int]) -> Polled:
         ],
         ends={place: min(end, bad.get(place, end)) for place, end in polled.ends.items()},
     )
-
-
-def _collect_rarely() -> None:
-    young, middle, old = gc.get_threshold()
-    if 0 < young < _COLLECT_EVERY:  # somebody who chose more, or switched it off, knows why
-        gc.set_threshold(_COLLECT_EVERY, middle, old)
-
-
-def _switch_often() -> None:
-    if sys.getswitchinterval() > _SWITCH_S:
-        sys.setswitchinterval(_SWITCH_S)
