@@ -30,13 +30,15 @@ SCHEMA = (
 )
 COLUMNS = ("partition", "offset", "key", "value", "headers", "timestamp", "timestampType", "topic", "date")
 _COMPRESSION = "zstd"
-# What of the session's settings writing depends on. Writers side by side save a sort by topic and date.
+# What of the session's settings reading and writing depend on. Writers side by side save a sort by topic and date.
 SETTINGS: Mapping[str, str] = {
     "spark.sql.maxConcurrentOutputFileWriters": "16",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     # A file of a task that was lost must not stay: version 2 moves files before the job is done.
     "spark.hadoop.mapreduce.fileoutputcommitter.algorithm.version": "1",
     "spark.hadoop.parquet.enable.summary-metadata": "false",
+    # All of Spark's own list but kafka: by its newer reader a batch costs a sixth less CPU.
+    "spark.sql.sources.useV1SourceList": "avro,csv,json,orc,parquet,text",
 }
 
 
