@@ -114,6 +114,7 @@ def test_ctrl_c_while_everything_breaks_leaves_nothing_behind(folder: Path) -> N
 
 
 @pytest.mark.parametrize("point", ["local.before_probe"])
+@pytest.mark.full
 def test_a_demo_that_is_told_to_stop_while_it_starts_leaves_nothing_behind(folder: Path, point: str) -> None:
     with demo(folder, crash_point=f"{point}:1:term") as child:
         assert child.wait(240) == INTERRUPTED, child.output

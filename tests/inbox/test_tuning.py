@@ -12,8 +12,7 @@ SCRIPT = """
 import psutil
 from tallymark.inbox.tuning import tune_for_batches
 
-if {tuned}:
-    tune_for_batches()
+tune_for_batches()
 first = bytearray(30_000_000)
 del first
 held = [(bytearray(1_000_000), bytearray(100)) for _ in range(100)]
@@ -26,8 +25,6 @@ print((full - psutil.Process().memory_info().rss) // 1_000_000)
 @pytest.mark.skipif(sys.platform != "linux", reason="it is glibc's way")
 def test_freed_memory_goes_back_to_the_system() -> None:
     """Memory stood a tenth higher with millions of messages behind than with few."""
-    tuned, left_alone = (
-        int(subprocess.check_output([sys.executable, "-c", SCRIPT.format(tuned=tuned)]))
-        for tuned in (True, False)
-    )
-    assert (left_alone < 50, tuned > 90) == (True, True), f"{left_alone} and {tuned} MB of a hundred"
+    # Left alone it is anything from nothing to 60, by where in the heap the last of them lies.
+    given_back = int(subprocess.check_output([sys.executable, "-c", SCRIPT]))
+    assert given_back > 90, "MB of a hundred"

@@ -144,7 +144,8 @@ def test_a_run_that_stalls_as_it_begins_deletes_nothing_of_a_later_one(
     assert len(ground.rows()) == 40
 
 
-@pytest.mark.parametrize("backlog", [False, pytest.param(True, marks=pytest.mark.full)])
+@pytest.mark.parametrize("backlog", [False, True])
+@pytest.mark.full
 def test_a_run_that_goes_on_tidies_up_while_messages_keep_coming(
     spark: SparkSession, ground: Ground, monkeypatch: pytest.MonkeyPatch, backlog: bool
 ) -> None:

@@ -51,6 +51,7 @@ def test_a_database_that_stands_still_costs_no_membership(
         finish(ground, child)
 
 
+@pytest.mark.full
 def test_a_partition_that_waits_costs_no_membership_either(
     inbox_ground: Ground, cluster: LocalCluster, admin: AdminClient
 ) -> None:

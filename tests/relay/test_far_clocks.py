@@ -59,7 +59,11 @@ def test_receipts_have_the_brokers_own_time(begun: Ground, admin: AdminClient) -
 
 
 @pytest.mark.parametrize(
-    "mode", [Mode.TRANSACTIONAL, pytest.param(Mode.CALLBACK, marks=pytest.mark.full), Mode.SYNC]
+    "mode",
+    [
+        Mode.TRANSACTIONAL,
+        *(pytest.param(mode, marks=pytest.mark.full) for mode in (Mode.CALLBACK, Mode.SYNC)),
+    ],
 )
 def test_messages_wait_until_their_time_is_taken(begun: Ground, admin: AdminClient, mode: Mode) -> None:
     """No message is at fault, though Kafka calls each of them invalid. Each try has the time of its own."""

@@ -68,7 +68,8 @@ def of_its_last_copies_in_order(ground: Ground) -> bool:
 
 @pytest.mark.parametrize("mode", Mode)
 @pytest.mark.parametrize(
-    ("partitions", "batch_messages"), [(1, 100), (3, 100), pytest.param(1, 20, marks=pytest.mark.full)]
+    ("partitions", "batch_messages"),
+    [(1, 100), pytest.param(3, 100, marks=pytest.mark.full), pytest.param(1, 20, marks=pytest.mark.full)],
 )
 def test_what_stood_beside_a_refused_message_goes(
     ground: Ground,

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
 from confluent_kafka import Producer, TopicPartition
 
 from tallymark.broker.kafka import AdminClient
@@ -58,6 +59,7 @@ def test_an_effect_that_is_made_again_later_is_held_against_its_certificate(
     assert named(whole["findings"]) == {(ids[250], ledger, "applied-twice", "apply")}
 
 
+@pytest.mark.full
 def test_nothing_is_owed_of_what_the_log_had_dropped_before_an_older_consumer_began_with_its_topic(
     spark: Any, journey: Journey, admin: AdminClient
 ) -> None:
@@ -94,6 +96,7 @@ def open_transaction(journey: Journey) -> Iterator[None]:
         producer.abort_transaction(30)
 
 
+@pytest.mark.full
 def test_what_was_sent_behind_an_open_transaction_is_not_lost(spark: Any, journey: Journey) -> None:
     """Nobody who reads committed records can see it, and the relay has marked it as sent."""
     journey.add([f"key-{n % 20}" for n in range(100)])
@@ -113,6 +116,7 @@ def test_what_was_sent_behind_an_open_transaction_is_not_lost(spark: Any, journe
     assert (after.found, after.as_json()["by_verdict"]) == (0, {"delivered": 250})
 
 
+@pytest.mark.full
 def test_what_was_found_at_a_consumer_that_is_left_out_since_is_not_over(
     spark: Any, journey: Journey
 ) -> None:
@@ -128,6 +132,7 @@ def test_what_was_found_at_a_consumer_that_is_left_out_since_is_not_over(
     assert [each.finding.id for each in Findings(journey.bank.url).listed()] == [ids[5]]
 
 
+@pytest.mark.full
 def test_a_copy_that_names_no_source_is_a_copy_all_the_same(spark: Any, journey: Journey) -> None:
     """To the inbox it is another producer's message: it is applied again."""
     ids = journey.add([f"key-{n % 20}" for n in range(100)])
@@ -145,6 +150,7 @@ def test_a_copy_that_names_no_source_is_a_copy_all_the_same(spark: Any, journey:
     assert found["by_verdict"]["foreign"] == 2
 
 
+@pytest.mark.full
 def test_what_only_an_inbox_has_is_found_whatever_its_id(spark: Any, journey: Journey) -> None:
     """Ids of a window lie close together: what lies between them is read first, and where that is not all, the rest."""
     ledger = journey.ledger.name
@@ -168,6 +174,7 @@ def test_what_only_an_inbox_has_is_found_whatever_its_id(spark: Any, journey: Jo
     assert found == {lost, (strange, "", "phantom", "inbox")}
 
 
+@pytest.mark.full
 def test_a_later_run_certifies_a_window_with_an_id_of_another_kind(spark: Any, journey: Journey) -> None:
     """Inboxes keep it before all that name a time: read from the outbox's lowest id on, they lack it."""
     for count, other in ((300, None), (200, "7f2c5b0e-1d1a-4c64-9d0b-6a1f0f6f7a11")):
@@ -180,6 +187,7 @@ def test_a_later_run_certifies_a_window_with_an_id_of_another_kind(spark: Any, j
         assert (report.found, report.certified, report.uncertified) == (0, 1, [])
 
 
+@pytest.mark.full
 def test_beyond_so_many_windows_those_read_along_are_judged_by_all_that_was_recorded(
     spark: Any, journey: Journey
 ) -> None:

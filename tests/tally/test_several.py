@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+import pytest
+
 from tallymark.broker.reach import admin_client
 from tallymark.pipeline.reconcilesources import Sources
 from tallymark.store.postgres.findings import Findings
@@ -15,6 +17,7 @@ from tests.tally.ground import Journey, named
 from tests.tally.test_snapshots import tallied
 
 
+@pytest.mark.full
 def test_several_outboxes_and_consumers_in_one_run(
     spark: Any, make_ground: MakeGround, make_inbox_ground: MakeInboxGround
 ) -> None:

@@ -38,6 +38,7 @@ def certified(spark: Any, journey: Journey) -> None:
     assert verified(spark, journey).holds
 
 
+@pytest.mark.full
 def test_certificates_outlive_the_consumer_and_its_successor_is_certified(
     spark: Any, journey: Journey, make_inbox_ground: MakeInboxGround
 ) -> None:
