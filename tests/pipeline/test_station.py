@@ -115,6 +115,9 @@ def test_status_while_positions_are_held(
     assert code == 0, said.err
     (run,) = json.loads(said.out)["runs"]
     assert (run["running"], run["trouble"]) == (True, None)
+    assert [run["totals"][each] for each in ("read", "kept", "applied", "queued", "dead")] == [0] * 5, (
+        "numbers"
+    )
 
 
 def test_status_tells_the_age_of_what_is_not_kept_yet(

@@ -206,6 +206,7 @@ select batch, ranges, read, kept, applied, queued, dead, load_s, commit_s, commi
   from {schema}.ingested where run = %(run)s order by batch desc limit %(limit)s
 
 -- name: totals
-select count(*), coalesce(sum(read), 0), coalesce(sum(kept), 0), coalesce(sum(applied), 0), coalesce(sum(queued), 0),
-       coalesce(sum(dead), 0), min(committed_at), max(committed_at), coalesce(sum(load_s), 0), coalesce(sum(commit_s), 0)
+select count(*), coalesce(sum(read), 0)::bigint, coalesce(sum(kept), 0)::bigint, coalesce(sum(applied), 0)::bigint,
+       coalesce(sum(queued), 0)::bigint, coalesce(sum(dead), 0)::bigint, min(committed_at), max(committed_at),
+       coalesce(sum(load_s), 0), coalesce(sum(commit_s), 0)
   from {schema}.ingested where run = %(run)s
