@@ -228,9 +228,7 @@ class Ingest:
             reason = f"its handler did not come back within {handling.timeout_s:g} s"
             first = handling.messages[0].message
             where = f"{first.topic}/{first.partition} offset {first.offset}, id {first.named or first.id}"
-            log.critical(
-                "%s: %s; the thread is left behind", where, reason, extra={"action": "pipeline.hung"}
-            )
+            log.critical("%s: %s; thread left behind", where, reason, extra={"action": "pipeline.hung"})
             if hand is self._worker:
                 old, self._worker = self._worker.store, self._make_worker()
                 self._worker.suspect(handling.messages, reason)
