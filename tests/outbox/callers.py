@@ -7,6 +7,7 @@ from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
     asynccontextmanager,
+    closing,
     contextmanager,
 )
 from typing import Any
@@ -19,7 +20,7 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.engine import URL
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
-from sqlalchemy.pool import NullPool
+from sqlalchemy.pool import NullPool, QueuePool
 
 
 class Rollback(Exception):
@@ -251,4 +252,96 @@ ASYNC_AUTOCOMMIT: dict[str, BeginAsync] = {
     "SQLAlchemy session, psycopg": alchemy_async_autocommit("psycopg"),
     "SQLAlchemy session, asyncpg": alchemy_async_autocommit("asyncpg"),
     "asyncpg connection": asyncpg_autocommit,
+}
+
+
+# Connected, and nothing begun: what is done first begins it, and the caller commits by hand, or does not.
+
+
+@contextmanager
+def psycopg_unbegun(url: str) -> Iterator[Any]:
+    with closing(psycopg.connect(url)) as connection:
+        yield connection
+
+
+def alchemy_unbegun(pool: Any) -> Begin:
+    @contextmanager
+    def begin(url: str) -> Iterator[Any]:
+        engine = create_engine(alchemy_url(url, "psycopg"), poolclass=pool)
+        with engine.connect() as connection:
+            yield connection
+        engine.dispose()
+
+    return begin
+
+
+@contextmanager
+def alchemy_session_unbegun(url: str) -> Iterator[Any]:
+    engine = create_engine(alchemy_url(url, "psycopg"), poolclass=NullPool)
+    with Session(engine) as session:
+        yield session
+
+
+@contextmanager
+def alchemy_session_on_a_connection(url: str) -> Iterator[Any]:
+    """A session that is bound to a connection of the caller's."""
+    engine = create_engine(alchemy_url(url, "psycopg"), poolclass=NullPool)
+    with engine.connect() as connection, Session(connection) as session:
+        yield session
+
+
+@contextmanager
+def django_by_hand(url: str) -> Iterator[Any]:
+    connection = django_connection(url)
+    connection.set_autocommit(False)
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+@asynccontextmanager
+async def psycopg_async_unbegun(url: str) -> AsyncIterator[Any]:
+    connection = await psycopg.AsyncConnection.connect(url)
+    try:
+        yield connection
+    finally:
+        await connection.close()
+
+
+def alchemy_async_unbegun(driver: str) -> BeginAsync:
+    @asynccontextmanager
+    async def begin(url: str) -> AsyncIterator[Any]:
+        engine = create_async_engine(alchemy_url(url, driver), poolclass=NullPool)
+        async with engine.connect() as connection:
+            yield connection
+
+    return begin
+
+
+def alchemy_async_session_unbegun(driver: str) -> BeginAsync:
+    @asynccontextmanager
+    async def begin(url: str) -> AsyncIterator[Any]:
+        engine = create_async_engine(alchemy_url(url, driver), poolclass=NullPool)
+        async with AsyncSession(engine) as session:
+            yield session
+
+    return begin
+
+
+UNBEGUN: dict[str, Begin] = {
+    "psycopg connection": psycopg_unbegun,
+    "SQLAlchemy connection": alchemy_unbegun(NullPool),
+    "SQLAlchemy connection of a pool": alchemy_unbegun(QueuePool),
+    "SQLAlchemy session": alchemy_session_unbegun,
+    "SQLAlchemy session on a connection": alchemy_session_on_a_connection,
+    "Django by hand": django_by_hand,
+}
+
+ASYNC_UNBEGUN: dict[str, BeginAsync] = {
+    "psycopg connection": psycopg_async_unbegun,
+    "SQLAlchemy connection, psycopg": alchemy_async_unbegun("psycopg"),
+    "SQLAlchemy connection, asyncpg": alchemy_async_unbegun("asyncpg"),
+    "SQLAlchemy session, psycopg": alchemy_async_session_unbegun("psycopg"),
+    "SQLAlchemy session, asyncpg": alchemy_async_session_unbegun("asyncpg"),
 }

@@ -34,6 +34,9 @@ from tallymark.outbox.tracing import current_traceparent
 # Kafka's own rule for topic names.
 _TOPIC_LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 
+# Kafka's, and the column's. COPY in binary would cut a larger one off, and the message go elsewhere without a word.
+_LAST_PARTITION = 2**31 - 1
+
 
 class Draft(NamedTuple):
     """One message for `add_many`. A tuple, for there are many of them."""
@@ -138,8 +141,10 @@ class Outbox:
     def _entry(self, draft: Draft, encode: Encode | None, trace: str | None) -> Entry:
         topic, value, key, type_, headers, partition, id_ = draft
         check_topic(topic)
-        if partition is not None and (not isinstance(partition, int) or partition < 0):
-            raise UsageError(f"partition {partition!r} is not a number from 0 up")
+        if partition is not None and (
+            not isinstance(partition, int) or not 0 <= partition <= _LAST_PARTITION
+        ):
+            raise UsageError(f"partition {partition!r} is not a number from 0 to {_LAST_PARTITION}")
         sent, content_type = encoded(value, encode or self._encode)
         carried = headers_json(self.source, type_ or topic, content_type, trace, headers)
         own = new_id() if id_ is None else _checked(id_)

@@ -26,7 +26,11 @@ class Caller(Protocol):
     def fetch(self, sql: str, parameters: Sequence[Any]) -> Row: ...
 
     def psycopg(self) -> psycopg.Connection[Any] | None:
-        """The psycopg 3 connection beneath, for COPY; None where there is none."""
+        """The psycopg 3 connection beneath, for COPY; None where there is none.
+
+        Only after a `run` or a `fetch`: what is done beneath its owner begins no transaction that the owner knows of,
+        and so commits with none.
+        """
 
 
 class AsyncCaller(Protocol):

@@ -14,8 +14,8 @@ values (cast(%s as uuid), cast(%s as text), cast(%s as bytea), cast(%s as bytea)
 copy {schema}.outbox (id, topic, key, value, headers, partition) from stdin (format binary)
 
 -- name: limits
--- What topics take, where a relay has recorded it.
-select topic, max_message_bytes from {schema}.topics
+-- What topics take, where a relay has recorded it: one row, and text, which every driver gives back alike.
+select cast(coalesce(json_object_agg(topic, max_message_bytes), '{}') as text) from {schema}.topics
 
 -- name: status
 -- A message's state is derived: parked first (it has left its batch), then the batch that covers its position,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -17,7 +18,8 @@ from tallymark.outbox.ports import PLAIN, AddOptions, MessageStatus
 from tallymark.store.postgres.callers import async_caller_of, caller_of
 from tallymark.store.queries import load
 
-# No topic takes less than this: only larger values are weighed against what is recorded of their topic.
+# Hardly any topic takes less than this. A plain add that is no larger is one INSERT: to weigh it would cost a second
+# statement, or the function that goes with it. Where a topic does take less, the relay parks what is too large.
 _SURELY_SMALL = 10_000
 # So many rows of add_many are made before any is written.
 _FIRST = 1_000
@@ -57,13 +59,16 @@ class PostgresWriter:
         caller = caller_of(tx)
         rest = iter(entries)
         first = list(islice(rest, _FIRST))
+        with self._explained():
+            # Through the caller's own object, before COPY goes beneath it: SQLAlchemy begins a transaction with what it
+            # executes itself, and its commit does nothing where it has begun none.
+            limits = _limits_in(caller.fetch(self._sql["limits"], []))
         connection = caller.psycopg()
-        if connection is None:  # a driver without COPY of ours: one by one, the same function
-            for entry in [*first, *rest]:
+        if connection is None:  # a driver without COPY of ours: one by one
+            for entry in list(_weighed(chain(first, rest), limits)):
                 self.add(tx, entry, PLAIN)
             return
         with self._explained():
-            limits = self._limits(connection)
             # Nothing but the database can refuse what was made and weighed before COPY begins. Further ones are made
             # meanwhile, and one that cannot be would take the caller's transaction with it, but for the savepoint.
             few = len(first) < _FIRST
@@ -76,11 +81,6 @@ class PostgresWriter:
             copy.set_types(["uuid", "text", "bytea", "bytea", "text", "int4"])
             for entry in entries:
                 copy.write_row(entry)
-
-    def _limits(self, connection: psycopg.Connection[Any]) -> dict[str, int]:
-        # By a row factory of our own: the caller's connection may give back rows of any kind.
-        with connection.cursor(row_factory=psycopg.rows.tuple_row) as cursor:
-            return dict(cursor.execute(self._sql["limits"]).fetchall())
 
     def status(self, tx: Any, id: uuid.UUID) -> MessageStatus | None:
         caller = caller_of(tx, reading=True)
@@ -111,6 +111,11 @@ class PostgresWriter:
                     remedy="run `tallymark init --role producer --database …` with its name or URL",
                 ) from error
             raise
+
+
+def _limits_in(row: Sequence[Any] | None) -> dict[str, int]:
+    limits: dict[str, int] = json.loads(row[0]) if row else {}
+    return limits
 
 
 def _weighed(entries: Iterable[Entry], limits: Mapping[str, int]) -> Iterator[Entry]:
