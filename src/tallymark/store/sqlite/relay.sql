@@ -254,7 +254,11 @@ delete from {schema}_outbox
 delete from {schema}_dedup_keys where added_at < {now} - :keep
 
 -- name: expire_parked
-delete from {schema}_parked where state in ('sent', 'discarded') and changed_at < {now} - :keep
+-- What is parked is left out of its batch and of its topic's catch-up for as long as its row here says so: while a hold or
+-- a batch in doubt keeps the outbox's row, it stays, or what was discarded would be sent, and what was sent be sent twice.
+delete from {schema}_parked
+ where state in ('sent', 'discarded') and changed_at < {now} - :keep
+   and position not in (select position from {schema}_outbox)
 
 -- name: expire_batches
 -- A batch is needed as long as a row that it covers, or a parked message that it sent; the last one always stays.
