@@ -102,3 +102,12 @@ def test_a_file_that_is_no_database(run: Run, url: str, tmp_path: Path) -> None:
 def test_a_folder_that_is_not_there(run: Run) -> None:
     ran = run("init", "--database", "sqlite:////no/such/folder/edge.db")
     assert (ran.code, "cannot be opened" in ran.err) == (3, True), ran.err
+
+
+@pytest.mark.parametrize("name", ["what?.db", "no #1.db", "100%.db", "a%41.db", "?mode=rwc"])
+def test_a_path_with_signs_that_mean_something_in_a_uri(run: Run, tmp_path: Path, name: str) -> None:
+    url = f"sqlite:///{tmp_path / name}"
+    with writing(tmp_path / name) as tx:
+        id_ = OUTBOX.add(tx, "t", "v", key="k")
+    ran = run("outbox", "show", str(id_), "--database", url, "--json")
+    assert (ran.code, ran.code or ran.json["state"]) == (0, "pending"), ran.err

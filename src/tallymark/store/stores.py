@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 
 from tallymark.errors import UsageError
 from tallymark.lifecycle import Role
@@ -83,8 +84,8 @@ def message_status(url: str, id: uuid.UUID, *, schema: str = "tallymark") -> Mes
 
         path = path_of(url)
         try:
-            # Looking must not make a file.
-            with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as file:
+            # Looking must not make a file. As a URI, quoted: a path may have ?, # or % in it.
+            with closing(sqlite3.connect(f"{Path(path).absolute().as_uri()}?mode=ro", uri=True)) as file:
                 return SqliteWriter(schema).status(file, id)
         except sqlite3.Error as error:
             raise explain(error, path) from error
