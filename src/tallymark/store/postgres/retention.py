@@ -5,6 +5,9 @@ A partition goes only when every row in it is sent, or parked and so copied, and
 goes with their rows. Nothing here blocks a writer:
 ATTACH to make, DETACH CONCURRENTLY to take away, and only a table that no longer belongs to anything is dropped. A crash
 at any point leaves something that the next round finds and finishes.
+
+One round at a time. DETACH CONCURRENTLY can be in no transaction, and a session's lock would stay with a pooler: so the
+lock is that of a transaction on a connection of its own, which is idle for as long as the round takes.
 """
 
 from __future__ import annotations
@@ -60,13 +63,16 @@ class Retention:
         self._sql = load("tallymark.store.postgres", "retention.sql", schema)
 
     def run_once(self) -> RetentionReport:
-        """Make, jump, drop. Does nothing where another relay keeps house."""
+        """Make, drop, jump. Does nothing where another relay keeps house."""
         try:
             with connect(self._url, application="tallymark retention") as connection:
                 require_schema(connection, self._schema, Role.PRODUCER)
                 if self._owner is not None and not self._one(connection, "is_keeper", owner=self._owner):
                     return RetentionReport()
-                return self._keep_house(connection)
+                with connect(self._url, application="tallymark retention", autocommit=False) as turn:
+                    if not self._one(turn, "alone"):
+                        return RetentionReport()
+                    return self._keep_house(connection, turn)
         except psycopg.Error as error:
             raise explain(error, self._url) from error
 
@@ -80,7 +86,7 @@ class Retention:
         if report.dropped:
             log.info("dropped %s", ", ".join(report.dropped), extra={"action": "retention.drop"})
 
-    def _keep_house(self, connection: Connection) -> RetentionReport:
+    def _keep_house(self, connection: Connection, turn: Connection) -> RetentionReport:
         # A writer is never to wait for us: if a lock cannot be had quickly, the next round tries again.
         set_session(connection, "set lock_timeout = '2s'")
         made = self._one(connection, "make_ahead", ahead=_AHEAD)
@@ -92,7 +98,6 @@ class Retention:
             return RetentionReport(made)
         needed, last, size = row
         dropped, detached = self._drop_orphans(connection, min(needed, last))
-        jumped = self._jump(connection, last, size)
         for name, bound, _ in self._partitions(connection, "outbox"):
             # Strictly beyond it: a lane that stands on a partition's last position still files its batches there.
             if bound > needed or bound > last or not self._is_old(connection, name):
@@ -102,7 +107,9 @@ class Retention:
             lowest = min([bounds[0], *detached]) - size
             while self._one(connection, "forget_resends", lowest=lowest, size=size):
                 pass
-        return RetentionReport(made, (*dropped, *self._drop_beside(connection, size, detached)), jumped)
+        dropped += self._drop_beside(connection, size, detached)
+        jumped = self._jump(turn, last, size) if self._is_quiet(connection, last, size) else None
+        return RetentionReport(made, tuple(dropped), jumped)
 
     def _drop_beside(self, connection: Connection, size: int, detached: Sequence[int]) -> list[str]:
         """Batches go when the rows that they cover have gone; parked messages when each is sent or discarded, too."""
@@ -160,18 +167,23 @@ class Retention:
         ).fetchone()
         return found is not None
 
-    def _jump(self, connection: Connection, last: int, size: int) -> int | None:
-        """Let a quiet outbox begin a new partition, so that the old one can go when its time comes."""
-        bound = (last // size + 1) * size
+    def _is_quiet(self, connection: Connection, last: int, size: int) -> bool:
+        """Whether it has filled the partition that it is in for long."""
         first = connection.execute(
             f"select clock_timestamp() - created_at > %s from {self._schema}.outbox"
             " where position >= %s order by position limit 1",
-            [self._keep / 7, bound - size],
+            [self._keep / 7, last // size * size],
         ).fetchone()
-        if first is None or not first[0]:
-            return None
-        parameters = {"next": bound - 1, "margin": size // 10}
-        row = connection.execute(self._sql["jump"], parameters).fetchone()
+        return first is not None and bool(first[0])
+
+    def _jump(self, turn: Connection, last: int, size: int) -> int | None:
+        """Let a quiet outbox begin a new partition, so that the old one can go when its time comes.
+
+        In the transaction that has the lock, and as its last act: while it lives nobody else moves the sequence, and
+        one that has lost its lock meanwhile cannot. The number that a transaction is given by it holds up vacuum.
+        """
+        parameters = {"next": (last // size + 1) * size - 1, "margin": size // 10}
+        row = turn.execute(self._sql["jump"], parameters).fetchone()
         return None if row is None else int(row[0])
 
     def _is_old(self, connection: Connection, partition: str) -> bool:

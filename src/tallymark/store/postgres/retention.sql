@@ -1,3 +1,13 @@
+-- name: alone
+-- One round at a time, for as long as this transaction lasts: two would finish and drop the same tables, and move the
+-- sequence back. It has nothing to do until the round ends, so the minute that others of ours may idle is too short; and
+-- one that was stopped must not keep the house from the others until the partitions that stand ready are full. Who lacks
+-- the rights of the schema's owner can do none of it, and does not take it from one who can.
+select case when pg_has_role(c.relowner, 'member')
+            then pg_try_advisory_xact_lock(hashtextextended('{schema} outbox retention', 0)) else true end
+  from pg_class c, set_config('idle_in_transaction_session_timeout', '600s', true)
+ where c.oid = '{schema}.outbox'::regclass
+
 -- name: make_ahead
 -- Partitions stand ready well before a writer needs them.
 select {schema}.make_partitions(
@@ -29,13 +39,15 @@ select least(
 
 -- name: jump
 -- A quiet outbox would fill one partition for years: the sequence moves on to the next one, once a day or so. Only
--- forwards: positions may have gaps, they may never come twice.
+-- forwards: positions may have gaps, they may never come twice. Looking and moving are two steps, and writers draw between
+-- them, as far as the margin at most: that nobody else moves it meanwhile is for the round's lock to see to.
 select setval('{schema}.outbox_position', %(next)s)
  where (select last_value from {schema}.outbox_position) < %(next)s - %(margin)s
 
 -- name: is_keeper
--- One relay keeps house: the first by name of those alive. Two at once would do no harm; nobody would: one that has the
--- rights of the schema's owner keeps house whoever else is there, for the first by name may not have them.
+-- One relay keeps house: the first by name of those alive. Should two want to, the round's lock is one's; that nobody
+-- does is worse: one that has the rights of the schema's owner keeps house whoever else is there, for the first by name
+-- may not have them.
 select coalesce(min(r.owner) = %(owner)s, false)
        or (select pg_has_role(c.relowner, 'member') from pg_class c where c.oid = '{schema}.outbox'::regclass)
   from {schema}.relays r where r.seen_until > clock_timestamp()
