@@ -5,6 +5,7 @@ The tests of a file share the database: what is made anew is what stands in its 
 
 from __future__ import annotations
 
+import json
 import os
 import uuid
 from collections.abc import Iterator
@@ -25,7 +26,7 @@ from tests.journal import query
 # Rows, not tables: to truncate dozens of partitions takes longer than all else.
 WRITTEN = (
     *("outbox", "batches", "resends", "findings", "audit", "consumers", "inbox", "queue", "dead_letters"),
-    *("applications", "versions", "instances"),
+    *("applications", "versions", "instances", "tallies"),
 )
 FILL = """
 insert into tallymark.outbox (id, topic, key, value)
@@ -123,9 +124,20 @@ class Ground:
             number + 1,
         )
 
-    def resend(self, *numbers: int, any_order: bool = False) -> tuple[list[str], dict[str, str]]:
+    def knew(self, **readers: list[str]) -> None:
+        """A tally has ended that knew these consumers, and which topics they read."""
+        self.query(
+            "insert into tallymark.tallies (run, who, from_position, to_position, ended_at, summary)"
+            " values (gen_random_uuid(), 'ann', 0, 9, now(), %s::json)",
+            json.dumps({"consumers": readers}),
+        )
+
+    def resend(
+        self, *numbers: int, any_order: bool = False, asked: bool = True
+    ) -> tuple[list[str], dict[str, str]]:
+        """`asked`: whether the consumer's database is given."""
         found = [{"id": self.ids[n], "verdict": "lost-in-inbox", "position": n + 1} for n in numbers]
-        done = Resending(self.url, {"main": self.url}).resend(
+        done = Resending(self.url, {"main": self.url} if asked else {}).resend(
             wanted_of(found), who="ann", reason="", any_order=any_order, dry_run=False
         )
         return [str(each["id"]) for each in done.resent], done.refused

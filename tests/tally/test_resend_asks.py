@@ -14,7 +14,7 @@ from tallymark.store.postgres.findings import Findings
 from tallymark.store.postgres.resend import Resending, wanted_of
 from tallymark.tally.findings import Finding, Scope
 from tallymark.testing import Delivered, deliver
-from tests.tally.resends import DIE, Ground, in_log, tables
+from tests.tally.resends import APPLY, DIE, Ground, in_log, tables
 
 __all__ = ["tables"]
 
@@ -94,6 +94,32 @@ def test_a_consumer_that_lacks_it_must_be_asked(one_key: Ground) -> None:
     assert "x lacks it" in done.refused[one_key.ids[1]]
     done = Resending(one_key.url, {"main": one_key.url}).resend(wanted_of(found[:1]), **options)  # type: ignore[arg-type]
     assert [each["id"] for each in done.resent] == [one_key.ids[1]]
+
+
+def test_in_any_order_too_whoever_lacks_it_must_be_asked(one_key: Ground) -> None:
+    """Its effect was made, and its inbox row is gone: sent again, it would be applied twice (P5)."""
+    one_key.query(APPLY, one_key.ids[1])
+    one_key.missed(1)
+    resent, refused = one_key.resend(1, any_order=True, asked=False)
+    assert (resent, "ledger lacks it, and its database was not asked" in refused[one_key.ids[1]]) == (
+        [],
+        True,
+    )
+    assert "it would be applied twice" in one_key.resend(1, any_order=True)[1][one_key.ids[1]]
+    one_key.missed(0, "audit")
+    assert "audit lacks it" in one_key.resend(0, any_order=True)[1][one_key.ids[0]]
+    assert one_key.query("select count(*) from tallymark.outbox") == [(3,)]
+
+
+def test_where_nobody_is_asked_whom_the_last_tally_knew_may_have_made_its_effect(one_key: Ground) -> None:
+    """Asked for by its id alone, when the tally had nothing against it: the inbox may have lost it since."""
+    assert "no consumer's database was given" in one_key.resend(1, asked=False)[1][one_key.ids[1]]
+    one_key.knew(news=["papers"], ledger=["papers", "transfers"])
+    refused = one_key.resend(1, any_order=True, asked=False)[1]
+    assert "no consumer's database was given, and ledger reads its topic" in refused[one_key.ids[1]]
+    # It is no more, or reads something else: the last run says so.
+    one_key.knew(news=["papers"])
+    assert one_key.resend(1, any_order=True, asked=False) == ([one_key.ids[1]], {})
 
 
 def test_another_message_under_its_id_that_died_does_not_undo_that_it_was_applied(one_key: Ground) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from threading import Timer
 from typing import Any
 
@@ -11,8 +12,11 @@ import psycopg
 import pytest
 
 from tallymark.errors import Problem
+from tallymark.lifecycle import Role
+from tallymark.store.postgres.connection import Connection
 from tallymark.store.postgres.resend import Resending, wanted_of
 from tests.tally.resends import Ground, tables
+from tests.waiting import wait_for
 
 __all__ = ["tables"]
 
@@ -20,6 +24,10 @@ WRITE = (
     "insert into tallymark.outbox (id, topic, key, value) values (tallymark.new_id(), 'transfers', %s, 'y')"
 )
 LOOKED, WRITTEN = "what main has applied", "what others have written"
+SESSIONS = (
+    "select count(*) from pg_stat_activity"
+    " where datname = current_database() and application_name = 'tallymark tally resend'"
+)
 
 
 @pytest.fixture
@@ -33,7 +41,23 @@ def writer(one_key: Ground) -> Iterator[psycopg.Connection[Any]]:
         yield connection
 
 
-def resend(ground: Ground, *numbers: int, when: str = "", then: Callable[[], object] = list) -> list[str]:
+class Impatient(Resending):
+    """Its sessions may idle in a transaction for a second, not for a minute."""
+
+    @contextmanager
+    def _open(self, url: str, role: Role) -> Iterator[Connection]:
+        with super()._open(url, role) as connection:
+            connection.execute("set local idle_in_transaction_session_timeout = '1s'")
+            yield connection
+
+
+def resend(
+    ground: Ground,
+    *numbers: int,
+    when: str = "",
+    then: Callable[[], object] = list,
+    kind: type[Resending] = Resending,
+) -> list[str]:
     """`then`: what somebody does when it is told that it does what begins so."""
 
     def told(text: str) -> None:
@@ -41,7 +65,7 @@ def resend(ground: Ground, *numbers: int, when: str = "", then: Callable[[], obj
             then()
 
     found = [{"id": ground.ids[n], "verdict": "lost-in-inbox", "position": n + 1} for n in numbers]
-    made = Resending(ground.url, {"main": ground.url}, progress=told, patience_s=2.0).resend(
+    made = kind(ground.url, {"main": ground.url}, progress=told, patience_s=2.0).resend(
         wanted_of(found), who="ann", reason="", any_order=False, dry_run=False
     )
     return [str(each["id"]) for each in made.resent]
@@ -89,6 +113,31 @@ def test_who_writes_behind_it_is_in_nobodys_way(one_key: Ground, writer: psycopg
         writer.commit()
 
     assert resend(one_key, 1, when=WRITTEN, then=write) == [one_key.ids[1]]
+
+
+def test_an_inbox_takes_the_time_that_it_needs_to_answer(
+    one_key: Ground, writer: psycopg.Connection[Any]
+) -> None:
+    """The outbox's transaction idles meanwhile, and is not ended for that."""
+
+    def hold() -> None:
+        writer.execute("lock table tallymark.inbox_identity in access exclusive mode")
+        Timer(2.0, writer.commit).start()
+
+    assert resend(one_key, 1, when=LOOKED, then=hold, kind=Impatient) == [one_key.ids[1]]
+
+
+def test_who_stops_with_rows_that_it_has_added_stops_the_relays_for_no_longer_than_others(
+    one_key: Ground,
+) -> None:
+    """From the first row on it holds a floor: there it may idle as long as any session of ours, and then it is ended."""
+
+    def stop() -> None:
+        wait_for(lambda: one_key.query(SESSIONS) == [(0,)], within=20, what="its session is ended")
+
+    with pytest.raises(Problem, match="due to idle-in-transaction timeout"):
+        resend(one_key, 1, when=WRITTEN, then=stop, kind=Impatient)
+    assert written(one_key) == 3
 
 
 def second_consumer(ground: Ground) -> None:

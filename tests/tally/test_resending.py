@@ -7,8 +7,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from tallymark.errors import UsageError
 from tallymark.lifecycle import MessageState
-from tallymark.store.postgres.resend import as_resend
+from tallymark.store.postgres.resend import as_resend, wanted_of
 from tallymark.tally.resending import Standing, Wanted, refusal
 
 T0 = datetime(2026, 11, 1, tzinfo=UTC)
@@ -58,11 +59,69 @@ def test_it_is_refused_where_it_would_do_harm(
         (["other/ledger"], "other/ledger lacks it"),
     ],
 )
-def test_whoever_lacks_it_must_have_been_asked(missed_by: list[str], why: str | None) -> None:
+@pytest.mark.parametrize("any_order", [False, True])
+def test_whoever_lacks_it_must_have_been_asked_in_any_order_too(
+    missed_by: list[str], why: str | None, any_order: bool
+) -> None:
+    """What its handler can take says nothing of whether its effect was made."""
     asked = [replace(LACKS_IT, database="books")]
-    said = refusal(LOST, MessageState.SENT, None, asked, any_order=False, missed_by=missed_by)
+    said = refusal(LOST, MessageState.SENT, None, asked, any_order=any_order, missed_by=missed_by)
     assert (said is None) if why is None else (said is not None and why in said)
-    assert refusal(LOST, MessageState.SENT, None, asked, any_order=True, missed_by=missed_by) is None
+
+
+@pytest.mark.parametrize(
+    ("missed_by", "read_by", "why"),
+    [
+        (["ledger"], [], "ledger lacks it, and its database was not asked whether its effect was made"),
+        (["", "books/ledger"], ["audit"], "books/ledger lacks it"),
+        ([""], ["ledger", "audit"], "audit reads its topic: nobody can say whether its effect was made"),
+        # Its consumers are not ours: whoever sends it again answers for them.
+        ([""], [], None),
+        ([], [], None),
+    ],
+)
+def test_where_nobody_was_asked_any_order_is_enough_only_where_nobody_is_known(
+    missed_by: list[str], read_by: list[str], why: str | None
+) -> None:
+    said = refusal(LOST, MessageState.SENT, None, None, any_order=True, missed_by=missed_by, read_by=read_by)
+    assert (said is None) if why is None else (said is not None and why in said)
+    assert refusal(LOST, MessageState.SENT, None, None, any_order=False, missed_by=missed_by, read_by=read_by)
+
+
+def test_who_reads_its_topic_need_not_be_asked_where_others_lack_it() -> None:
+    """It has the message, or gets it from the log: the tally would have said so otherwise."""
+    said = refusal(
+        LOST, MessageState.SENT, None, [LACKS_IT], any_order=False, missed_by=["ledger"], read_by=["audit"]
+    )
+    assert said is None
+
+
+@pytest.mark.parametrize(
+    ("seen", "wrong"),
+    [
+        ("yesterday", "last_seen of finding m2 is no time: 'yesterday'"),
+        ("", "last_seen of finding m2 is no time: ''"),
+        (1793491200, "last_seen of finding m2 is no time: 1793491200"),
+        ("2026-11-01T00:00:00", "last_seen of finding m2 has no time zone: 2026-11-01T00:00:00"),
+        ("2026-11-01", "last_seen of finding m2 has no time zone: 2026-11-01"),
+    ],
+)
+def test_a_finding_that_was_seen_at_no_time_is_named(seen: object, wrong: str) -> None:
+    said = {"verdict": "lost-in-inbox", "consumer": "ledger"}
+    with pytest.raises(UsageError) as refused:
+        wanted_of(
+            [{"id": "m1", **said, "last_seen": T0.isoformat()}, {"id": "m2", **said, "last_seen": seen}]
+        )
+    assert str(refused.value) == wrong
+    assert "2026-11-15T08:00:00+00:00" in refused.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("seen", "at"), [("2026-11-01T00:00:00Z", T0), ("2026-11-01T01:00:00+01:00", T0), (None, None)]
+)
+def test_a_finding_is_as_old_as_it_says(seen: str | None, at: datetime | None) -> None:
+    rows = [{"id": "m1", "verdict": "lost-in-inbox", "last_seen": seen}]
+    assert [each.seen_at for each in wanted_of(rows)] == [at]
 
 
 def test_it_is_sent_again_once_for_each_time_that_it_was_found_missing() -> None:

@@ -32,7 +32,8 @@ def resend(
     verdict: Annotated[
         list[Verdict] | None, typer.Option("--verdict", help="Only these; may be repeated.")
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, max=100_000, help="At most so many.")] = 1000,
+    # Each key is locked until all are sent again: of more than this, a server with PostgreSQL's defaults has no room.
+    limit: Annotated[int, typer.Option("--limit", min=1, max=5_000, help="At most so many.")] = 1000,
     any_order: Annotated[
         bool,
         typer.Option(
@@ -97,6 +98,7 @@ def _wanted(
 
     if ids and file is not None:
         raise UsageError("ids and --findings exclude each other", remedy="give one of them")
+    there: int | None = None
     if ids:
         found = [Wanted(each, "", "", None) for each in dict.fromkeys(ids)]
     else:
@@ -109,16 +111,14 @@ def _wanted(
         if file is not None:
             found = [each for each in wanted_of(_read(file)) if each.verdict in chosen]
         else:
-            kept = [
-                each
-                for findings in tallyspans.findings_of(None, where).values()
-                for each in findings.listed(verdicts=chosen, limit=10 * limit)
-            ]
-            found = wanted_of([each.as_json() for each in kept])
+            (findings,) = tallyspans.findings_of(None, where).values()
+            found = wanted_of([each.as_json() for each in findings.listed(verdicts=chosen, limit=10 * limit)])
+            # Counted where they are kept: only so many of them are read as may be sent now.
+            there = findings.messages(chosen)
     # One finding per consumer that lacks it, and one resend for all of them.
     named = list(dict.fromkeys(each.id for each in found))
     now = set(named[:limit])
-    return [each for each in found if each.id in now], max(0, len(named) - limit)
+    return [each for each in found if each.id in now], max(0, (there or len(named)) - len(now))
 
 
 def _read(file: Path) -> list[Any]:

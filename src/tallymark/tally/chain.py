@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import takewhile
+from itertools import pairwise
 
 from tallymark.errors import Inconsistent
 from tallymark.tally.certificates import Statement, canonical
@@ -113,6 +113,11 @@ def unseen(chain: Sequence[Certificate], ends: Iterable[tuple[int, str]]) -> lis
 
 
 def trusted(chain: Sequence[Certificate]) -> list[Certificate]:
-    """Those before the first that was tampered with: what follows is chained to nobody knows what."""
+    """Those that nobody has touched: not what was tampered with, and not what stands before a link that does not fit.
+
+    What is chained to the hash of one whose statement was changed is sound: that hash is the old statement's. Where the
+    hash was changed with it, the next one's link does not fit, and says so of both.
+    """
     broken = {number for number, _ in broken_links(chain)}
-    return list(takewhile(lambda each: each.number not in broken, chain))
+    unlinked = {one.number for one, other in pairwise(chain) if other.previous != one.hash}
+    return [each for each in chain if each.number not in broken | unlinked]

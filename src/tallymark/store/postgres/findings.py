@@ -15,7 +15,7 @@ from tallymark.store.postgres.migrations import require_schema
 from tallymark.store.postgres.tally import TallyProducer
 from tallymark.store.queries import load
 from tallymark.tally.certificates import ACCOUNTED, Statement
-from tallymark.tally.chain import Certificate, broken_links, issued, newest
+from tallymark.tally.chain import Certificate, issued, newest, trusted
 from tallymark.tally.findings import Finding, KeptFinding, Scope
 from tallymark.tally.windows import Window
 
@@ -125,6 +125,14 @@ class Findings:
             rows = connection.execute(self._sql["list"], parameters).fetchall()
         return [_kept(row) for row in rows]
 
+    def messages(self, verdicts: Sequence[Verdict]) -> int:
+        """Of how many messages something of these is open, at however many consumers."""
+        with self._open() as connection:
+            row = connection.execute(
+                self._sql["messages"], {"verdicts": [each.value for each in verdicts]}
+            ).fetchone()
+        return 0 if row is None else int(row[0])
+
     def counts(self) -> list[tuple[Verdict, Stage, str, int]]:
         """How many are open, by verdict, stage and consumer."""
         with self._open() as connection:
@@ -165,7 +173,9 @@ class Findings:
             row = connection.execute(self._sql["last_certificate"]).fetchone()
             last = None if row is None else Certificate(*row)
             rows = connection.execute(self._sql["certificates"]).fetchall()
-            known = {each.said.window: each for each in newest(_sound(rows))}
+            known = {
+                each.said.window: each for each in newest(trusted([_certificate(each) for each in rows]))
+            }
             added = []
             for statement in statements:
                 given = known.get(statement.window)
@@ -197,13 +207,6 @@ class Findings:
 
 def _certificate(row: tuple[Any, ...]) -> Certificate:
     return Certificate(row[0], row[3], row[4], row[5], Window(row[1], row[2]), row[6])
-
-
-def _sound(rows: Iterable[tuple[Any, ...]]) -> list[Certificate]:
-    """Those that nobody has changed, whatever was done to others."""
-    chain = [_certificate(row) for row in rows]
-    broken = {number for number, _ in broken_links(chain)}
-    return [each for each in chain if each.number not in broken]
 
 
 def _kept(row: tuple[Any, ...]) -> KeptFinding:

@@ -77,6 +77,9 @@ select distinct c.name
 -- name: counts
 select verdict, stage, consumer, count(*) from {schema}.findings where over_at is null group by 1, 2, 3 order by 1, 2, 3
 
+-- name: messages
+select count(distinct id) from {schema}.findings where over_at is null and verdict = any(%(verdicts)s::text[])
+
 -- name: runs
 select run::text, started_at, ended_at, who, from_position, to_position, summary::text
   from {schema}.tallies order by started_at desc limit %(limit)s

@@ -25,7 +25,7 @@ from tallymark.store.postgres.migrations import require_schema
 from tallymark.store.postgres.resendmeanwhile import PATIENCE_S, Meanwhile
 from tallymark.store.postgres.writer import PostgresWriter
 from tallymark.store.queries import load
-from tallymark.tally.resending import Standing, Wanted, refusal
+from tallymark.tally.resending import Standing, Wanted, refusal, seen_at
 from tallymark.tally.verdicts import MENDABLE
 
 # So many later messages of a key are looked up one by one; where there are more, one of them counts.
@@ -105,6 +105,7 @@ class Resending:
             counted_on = self._counted_on(connection, list(unique))
             others = Meanwhile(connection, self._schema)
             standings = self._standings(connection, asked, first, missed, lacked_by, others)
+            readers = self._readers(connection) if standings is None else {}
             going = []
             # Who would come too late behind what is written meanwhile, by topic and key.
             minded: dict[tuple[str, bytes], uuid.UUID] = {}
@@ -124,6 +125,7 @@ class Resending:
                     any_order=any_order,
                     forgotten=forgotten,
                     missed_by=lacked_by[id_].union(missed[id_][1] if id_ in missed else (), counted_on[id_]),
+                    read_by=readers.get(status.topic, ()) if status else (),
                 )
                 key = None if status is None or status.key is None else (status.topic, status.key)
                 # Who would apply it late, and minds.
@@ -176,6 +178,13 @@ class Resending:
             self._sql["counted_on"], {"ids": [str(id_) for id_ in ids], **_MENDABLE}
         ):
             found[uuid.UUID(id_)].add(consumer)
+        return found
+
+    def _readers(self, connection: Connection) -> dict[str, set[str]]:
+        """Whom the last tally knew, by topic."""
+        found: dict[str, set[str]] = defaultdict(set)
+        for topic, consumer in connection.execute(self._sql["readers"]):
+            found[topic].add(consumer)
         return found
 
     def _record(self, connection: Connection, made: Sequence[Mapping[str, object]], who: str) -> None:
@@ -239,17 +248,18 @@ class Resending:
             "lacked_ids": _saved(id_ for id_, _ in lacked),
             "lacked_by": [consumer for _, consumer in lacked],
         }
-        for name, url in self._consumers.items():
-            self._progress(f"what {name} has applied of their keys")
-            with self._open(url, Role.CONSUMER) as looking:
-                for at, consumer, *rest in looking.execute(
-                    self._sql["standing"], {**parameters, "database": name}
-                ):
-                    standing, id_ = replace(Standing(consumer, *rest), database=name), sent[at].id
-                    if id_ in missed and not {"", *standing.names} & set(missed[id_][1]):
-                        # Others miss it; here it has yet to come from the log, before whatever is later.
-                        standing = replace(standing, later_comes=False)
-                    found[id_].append(standing)
+        with others.asking():
+            for name, url in self._consumers.items():
+                self._progress(f"what {name} has applied of their keys")
+                with self._open(url, Role.CONSUMER) as looking:
+                    for at, consumer, *rest in looking.execute(
+                        self._sql["standing"], {**parameters, "database": name}
+                    ):
+                        standing, id_ = replace(Standing(consumer, *rest), database=name), sent[at].id
+                        if id_ in missed and not {"", *standing.names} & set(missed[id_][1]):
+                            # Others miss it; here it has yet to come from the log, before whatever is later.
+                            standing = replace(standing, later_comes=False)
+                        found[id_].append(standing)
         return found
 
     def _on_their_way(self, connection: Connection, ids: Sequence[uuid.UUID]) -> set[uuid.UUID]:
@@ -313,13 +323,8 @@ def wanted_of(rows: Sequence[Mapping[str, object]]) -> list[Wanted]:
                 "that is not a list of findings",
                 remedy="give what `tallymark tally run --json` or `tally list --json` wrote",
             )
-        seen = row.get("last_seen")
         position = row.get("position")
-        wanted = Wanted(
-            str(row["id"]),
-            str(row["verdict"]),
-            str(row.get("consumer") or ""),
-            datetime.fromisoformat(seen) if isinstance(seen, str) else None,
-        )
+        id_, seen = str(row["id"]), seen_at(row)
+        wanted = Wanted(id_, str(row["verdict"]), str(row.get("consumer") or ""), seen)
         found.append((position if isinstance(position, int) else sys.maxsize, wanted))
     return [wanted for _, wanted in sorted(found, key=itemgetter(0))]

@@ -42,6 +42,24 @@ select f.id, c.key from {schema}.findings f
  where f.id = any(%(ids)s::text[]) and f.over_at is null and f.consumer = '' and f.verdict = any(%(mendable)s::text[])
    and f.topic in (select json_array_elements_text(c.value))
 
+-- name: readers
+-- Whom the last run knew to read each topic: where no consumer is asked, a message may be lacking at any of them.
+select r.topic, c.key
+  from (select summary from {schema}.tallies where ended_at is not null order by started_at desc limit 1) t
+ cross join lateral json_each(t.summary->'consumers') c
+ cross join lateral json_array_elements_text(c.value) r(topic)
+
+-- name: idle_longer
+-- While inboxes are asked, this transaction may idle for longer than the minute that a session of ours is allowed. By now
+-- it holds the locks of its keys and of who resends, yet no floor: relays go on. A client that is dead is noticed by
+-- keepalives, one that is stopped is not: hence an hour, and not for ever. Gives back what held before.
+with before as materialized (select current_setting('idle_in_transaction_session_timeout') as idle)
+select idle, set_config('idle_in_transaction_session_timeout', '1h', true) from before
+
+-- name: idle_as_before
+-- Before the first row is added: from there on it holds a floor, and whoever is stopped with that stops the relays.
+select set_config('idle_in_transaction_session_timeout', %(idle)s, true)
+
 -- name: first_rows
 -- Where each stood first: what is sent again is sent in that order.
 select o.id, min(coalesce(r.of_position, o.position))

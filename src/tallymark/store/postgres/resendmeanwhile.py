@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from tallymark.errors import Problem
 from tallymark.store.postgres.connection import Connection
@@ -35,6 +36,15 @@ class Meanwhile:
         """Before the first look."""
         last, floor = self._reach()
         self._seen = last if floor is None else min(last, floor)
+
+    @contextmanager
+    def asking(self) -> Iterator[None]:
+        """While others are asked, which takes as long as it takes: the transaction may idle."""
+        row = self._connection.execute(self._sql["idle_longer"]).fetchone()
+        if row is None:
+            raise AssertionError("a setting has a value")
+        yield
+        self._connection.execute(self._sql["idle_as_before"], {"idle": row[0]})
 
     def refuse(
         self,
