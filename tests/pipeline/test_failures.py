@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from py4j.protocol import Py4JError, Py4JNetworkError
 
@@ -110,6 +112,23 @@ def test_what_java_says_in_our_words(said: str, kind: type[Exception], sentence:
 
 
 @pytest.mark.parametrize(
+    "said",
+    [
+        "[KAFKA_DATA_LOSS.COULD_NOT_READ_OFFSET_RANGE] Some data may have been lost",
+        "Partitions specified for Kafka start offsets don't match what are assigned.",
+        "The error could be transient - restart your query",
+        "ExecutorLostFailure (executor 1 exited)",
+        "org.apache.spark.rpc.RpcTimeoutException: Futures timed out after [120 seconds]",
+    ],
+)
+def test_nobody_is_promised_another_try(said: str) -> None:
+    """A tally, a replay and a snapshot try once; and whoever tries again has done so, when this is its last word."""
+    found = failures.explain(RuntimeError(said))
+    assert "run it again" in found.remedy
+    assert not re.search("it is (tried again|looked into)", found.remedy)
+
+
+@pytest.mark.parametrize(
     "error",
     [
         ConnectionRefusedError(111, "Connection refused"),
@@ -121,5 +140,7 @@ def test_a_jvm_that_is_no_more(error: Exception) -> None:
     found = failures.explain(error)
     assert type(found) is Problem
     assert "Spark itself has ended" in str(found)
+    # Of an ingest and an archive that is true, of a tally and a replay it is not.
+    assert "goes on where it was" not in found.remedy
     java = "An error occurred while calling o61.load.\n: org.apache.kafka.common.KafkaException: Connection refused"
     assert "Spark itself" not in str(failures.explain(Py4JError(java)))

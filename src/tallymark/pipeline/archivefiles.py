@@ -5,7 +5,6 @@ Transformations are native SQL expressions: no Python runs in an executor.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -44,18 +43,9 @@ SETTINGS: Mapping[str, str] = {
 
 def between(spark: SparkSession, client: Mapping[str, str], moves: Sequence[Move]) -> DataFrame:
     """What Kafka has between these offsets, and nothing else: the same today and tomorrow."""
-    assigned: dict[str, list[int]] = {}
-    for move in moves:
-        assigned.setdefault(move.topic, []).append(move.partition)
-    reader = spark.read.format("kafka").options(**kafkasource.options(client))
-    # By partitions, not by topics: one that is added while we look would have no offsets.
-    reader = reader.option("assign", json.dumps(assigned))
-    reader = reader.option(
-        "startingOffsets", kafkasource.offsets_json({each.place: each.start for each in moves})
+    return kafkasource.batch(
+        spark, client, {each.place: each.start for each in moves}, {each.place: each.end for each in moves}
     )
-    return reader.option(
-        "endingOffsets", kafkasource.offsets_json({each.place: each.end for each in moves})
-    ).load()
 
 
 def records(source: DataFrame) -> DataFrame:

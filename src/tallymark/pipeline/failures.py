@@ -9,8 +9,11 @@ from tallymark.errors import Problem, Stale, TallymarkError, Unreachable
 # Nothing can be run in a session whose Spark has ended: to try again would fail until patience ends.
 _OVER = "Spark itself has ended, and nothing more can be run in it"
 _AGAIN = (
-    "start the job again: it goes on where it was; look first at the cluster, or for what killed it (memory)"
+    "start the job again: nothing is half-done; look first at the cluster, or for what killed it (memory)"
 )
+
+# Whoever asks: jobs that go on try again by themselves, and say so when they do; a tally or a replay does not.
+_ANEW = "run it again, where it does not try by itself"
 
 # PostgreSQL's codes for what no message brings about and somebody sees to: no room or memory, read only for now.
 WAITED_OUT = r"\((?:53\w{3}|25006), "
@@ -64,18 +67,19 @@ _KNOWN: tuple[tuple[str, type[TallymarkError], str, str], ...] = (
         "take it along: `tallymark pipeline submit --dry-run` shows how",
     ),
     (
-        # Between taking the positions and the query's start: they are taken again, with what was added.
+        # Between taking the positions and the query's start: an ingest takes them again, with what was added.
+        # Whoever names its partitions meets it where a topic was made anew with fewer.
         r"(you must specify all TopicPartitions|don't match what are assigned)",
         Stale,
-        "partitions were added to a topic since its positions were taken",
-        "it is tried again, with all of them",
+        "partitions were added to a topic, or have gone, since its positions were taken",
+        _ANEW,
     ),
     (
         # With Trigger.AvailableNow, where brokers do not agree yet. What is gone is found when positions are taken.
         r"The error could be transient - restart your query",
         Unreachable,
         "Kafka tells Spark now this and now that of its partitions and where they end",
-        "it is tried again; look at the brokers if it goes on",
+        f"look at the brokers if it goes on; {_ANEW}",
     ),
     (
         r"(UnknownTopicOrPartitionException|UNKNOWN_TOPIC_OR_PARTITION)[^\n]*",
@@ -87,7 +91,7 @@ _KNOWN: tuple[tuple[str, type[TallymarkError], str, str], ...] = (
         r"(Some data may have been lost|KAFKA_DATA_LOSS|OffsetOutOfRange|Cannot fetch offset)[^\n]*",
         Unreachable,
         "Kafka does not have what was to be read",
-        "it is looked into before anything else is read",
+        f"retention or DeleteRecords passed it meanwhile, or the log was cut back: {_ANEW}",
     ),
     (
         # Its own time-outs alone: Spark's parts have theirs with each other.
@@ -109,13 +113,13 @@ _KNOWN: tuple[tuple[str, type[TallymarkError], str, str], ...] = (
         r"Python worker exited unexpectedly)",
         Unreachable,
         "Spark lost the executors that were at work",
-        "it is tried again; look at the cluster if it goes on",
+        f"look at the cluster if it goes on; {_ANEW}",
     ),
     (
         r"(RpcTimeoutException|Futures timed out|concurrent\.TimeoutException)",
         Unreachable,
         "Spark's own parts did not answer each other in time",
-        "it is tried again; look whether the driver or the cluster has too much to do",
+        f"look whether the driver or the cluster has too much to do; {_ANEW}",
     ),
     (
         r"No space left on device",
