@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import psycopg
+import pytest
 
 from tallymark.pipeline.reconcilecompare import Compared, Table, frame_of
-from tallymark.tally.comparing import repair_script, repair_sql
+from tallymark.tally.comparing import Difference, repair_script, repair_sql
 from tests import journal
+from tests.waiting import wait_for
 
 
 def test_balances_that_are_out_of_step_are_named_and_mended(
@@ -105,3 +109,132 @@ def test_a_repair_writes_times_as_they_were_compared_whatever_zone_a_session_has
         for statement in repair_script("copy", found):
             connection.execute(statement.encode())
     assert differences() == []
+
+
+# How keys are written; what PostgreSQL writes in the same way as Spark is asked for by name.
+_WRITTEN: dict[str, Callable[[int], str | None]] = {
+    "text": lambda n: f"a'{n}" if n else None,
+    "uuid": lambda n: f"00000000-0000-0000-0000-{n:012}" if n else None,
+    "char(9)": lambda n: f"a{n}".ljust(9) if n else None,
+    "bigint": lambda n: str(n) if n else None,
+    "numeric": lambda n: f"{n}.5" if n else None,
+}
+
+
+@pytest.mark.parametrize("few", [5_000, 0])
+@pytest.mark.parametrize("kind", ["text", "bigint"])
+def test_a_row_that_enters_both_tables_between_the_reads_is_no_difference(
+    spark: Any, database: str, kind: str, few: int
+) -> None:
+    key = _WRITTEN[kind]
+    for name in ("ledger", "copy"):
+        journal.query(database, f"create table {name} (id {kind}, region integer, balance numeric)")
+        for n in range(0, 9):
+            journal.query(database, f"insert into {name} values (%s, 1, %s)", [key(n), n])
+    # As the first look sees it, which reads the left table first.
+    journal.query(database, "insert into copy values (%s, 1, 20)", [key(20)])
+    journal.query(database, "insert into copy values (%s, 1, 21)", [key(21)])
+    journal.query(database, "insert into ledger values (%s, 2, 22)", [key(22)])
+    journal.query(database, "update copy set balance = 70 where balance in (0, 7)")
+    one, other = (Table("", database, name) for name in ("ledger", "copy"))
+    compared = Compared(spark, one, other, ["id", "region"], [], few=few)
+    try:
+        assert compared.counts() == (10, 11)
+        # It was in the left one too, and a second has now arrived in the right one.
+        journal.query(database, "insert into ledger values (%s, 1, 20)", [key(20)])
+        journal.query(database, "insert into copy values (%s, 2, 22)", [key(22)])
+        # What differs in another way by now is told as it is now.
+        journal.query(database, "update copy set balance = 71 where id = %s", [key(7)])
+        # What differs only since then is for the next run.
+        journal.query(database, "insert into ledger values (%s, 1, 23)", [key(23)])
+        found = {each.key["id"]: (each.kind, each.columns, each.right) for each in compared.differences()}
+    finally:
+        compared.close()
+    assert found == {
+        None: ("differs", {"balance": ("0", "70")}, {"balance": "70"}),
+        key(7): ("differs", {"balance": ("7", "71")}, {"balance": "71"}),
+        key(21): ("missing-left", {}, {"balance": "21"}),
+    }
+
+
+def test_whatever_a_key_is_it_is_found_again(spark: Any, database: str) -> None:
+    """Also where the other table has it as another type, and something there that cannot be one of this."""
+    for name, write in _WRITTEN.items():
+        table = name.partition("(")[0]
+        for side, kind in (("left", name), ("right", "text")):
+            journal.query(database, f'create table "{table}_{side}" (id {kind}, m integer)')
+            for n in (0, 1, 2):
+                journal.query(database, f'insert into "{table}_{side}" values (%s, 1)', [write(n)])
+        journal.query(database, f'update "{table}_right" set m = 2 where id is null or id = %s', [write(1)])
+        journal.query(database, f"insert into \"{table}_right\" values ('none', 3)")
+        one, other = (Table("", database, f"{table}_{side}") for side in ("left", "right"))
+
+        def kinds(left: Table, right: Table) -> dict[str | None, str]:
+            compared = Compared(spark, left, right, ["id"], [])
+            try:
+                return {each.key["id"]: each.kind for each in compared.differences()}
+            finally:
+                compared.close()
+
+        mine = {None: "differs", write(1): "differs"}
+        assert kinds(one, other) == {**mine, "none": "missing-left"}, name
+        assert kinds(other, one) == {**mine, "none": "missing-right"}, name
+        chosen = frame_of(spark, one, ["id"], {"id": {write(1), "none"}})
+        assert chosen.count() == (3 if name == "numeric" else 1), name
+
+
+def test_a_file_is_looked_at_again_beside_a_table(spark: Any, database: str, tmp_path: Path) -> None:
+    journal.query(database, "create table copy (id text, n integer)")
+    journal.query(database, "insert into copy values ('a', 1), ('b', 7), ('c', 1)")
+    frame = spark.createDataFrame([("a", 1), ("b", 1), ("late", 1)], "id string, n integer")
+    frame.write.parquet(str(tmp_path / "ledger.parquet"))
+    file, copy = Table("", path=tmp_path / "ledger.parquet"), Table("", database, "copy")
+    compared = Compared(spark, file, copy, ["id"], [])
+    try:
+        assert compared.counts() == (3, 3)
+        journal.query(database, "insert into copy values ('late', 1)")
+        assert {each.key["id"]: each.kind for each in compared.differences()} == {
+            "b": "differs",
+            "c": "missing-left",
+        }
+    finally:
+        compared.close()
+
+
+@pytest.mark.parametrize("unique", ["", "primary key"])
+def test_a_repair_leaves_what_has_changed_since(database: str, unique: str) -> None:
+    journal.query(database, f"create table copy (id text {unique}, n integer, at timestamptz)")
+    journal.query(
+        database, "insert into copy values ('there', 5, null), ('changed', 2, null), ('stands', 2, null)"
+    )
+    says = {"n": "1", "at": None}
+    found = [
+        Difference({"id": "there"}, "missing-right", says, {}, (1, 0)),
+        Difference({"id": "new"}, "missing-right", says, {}, (1, 0)),
+        Difference({"id": "changed"}, "missing-left", {}, says, (0, 1)),
+        Difference({"id": "stands"}, "missing-left", {}, {"n": "2", "at": None}, (0, 1)),
+    ]
+    for statement in repair_sql("copy", found):
+        journal.query(database, statement)
+    rows = journal.query(database, "select id, n from copy order by id")
+    assert rows == [("changed", 2), ("new", 1), ("there", 5)]
+
+
+def test_a_repair_waits_for_whoever_inserts_the_same_row(database: str) -> None:
+    """What an open transaction has inserted nobody else sees, and with a unique key its commit would fail the script."""
+    journal.query(database, "create table copy (id text primary key, n integer)")
+    missing = [Difference({"id": id_}, "missing-right", {"n": "1"}, {}, (1, 0)) for id_ in ("a", "b")]
+
+    def mend() -> None:
+        with psycopg.connect(database, autocommit=True) as connection:
+            for statement in repair_script("copy", missing):
+                connection.execute(statement.encode())
+
+    waiting = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
+    with ThreadPoolExecutor(1) as pool:
+        with psycopg.connect(database) as other:
+            other.execute("insert into copy values ('a', 5)")
+            mended = pool.submit(mend)
+            wait_for(lambda: journal.query(database, waiting) == [(1,)], what="the repair waits")
+        mended.result(60)
+    assert journal.query(database, "select id, n from copy order by id") == [("a", 5), ("b", 1)]

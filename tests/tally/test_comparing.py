@@ -9,7 +9,7 @@ from tallymark.tally.comparing import Difference, checked_columns, identifier, r
 
 DIFFERS = Difference({"id": "a'b"}, "differs", {"balance": "10", "name": "A"}, {"balance": None, "name": "A"})
 ONLY_LEFT = Difference({"id": "c"}, "missing-right", {"balance": "1", "name": None}, {}, (1, 0))
-ONLY_RIGHT = Difference({"id": "d"}, "missing-left", {}, {"balance": "1", "name": "D"}, (0, 1))
+ONLY_RIGHT = Difference({"id": "d"}, "missing-left", {}, {"balance": "1", "name": None}, (0, 1))
 DOUBLED = Difference({"id": "e"}, "doubled", {"balance": "1", "name": ""}, {}, (2, 0))
 
 
@@ -22,8 +22,9 @@ def test_only_what_differs_is_named() -> None:
 def test_statements_make_the_right_table_say_what_the_left_one_does() -> None:
     assert list(repair_sql("bank.account", [DIFFERS, ONLY_LEFT, ONLY_RIGHT, DOUBLED])) == [
         'update "bank"."account" set "balance" = \'10\' where "id" = \'a\'\'b\' and "balance" is null;',
-        'insert into "bank"."account" ("id", "balance", "name") values (\'c\', \'1\', null);',
-        'delete from "bank"."account" where "id" = \'d\';',
+        'insert into "bank"."account" ("id", "balance", "name") select \'c\', \'1\', null'
+        ' where not exists (select 1 from "bank"."account" where "id" = \'c\') on conflict do nothing;',
+        'delete from "bank"."account" where "id" = \'d\' and "balance" = \'1\' and "name" is null;',
         '-- doubled, look yourself: {"id": "e"}',
     ]
 

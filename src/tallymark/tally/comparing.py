@@ -63,22 +63,27 @@ def literal(value: str | None) -> str:
 
 
 def repair_sql(table: str, differences: Iterable[Difference]) -> Iterator[str]:
-    """Statements that make the right table say what the left one does. Doubled keys are left to people."""
+    """Statements that make the right table say what the left one does. Doubled keys are left to people.
+
+    Each changes a row only where it still says what was compared: what changed since is neither overwritten nor deleted.
+    """
     name = identifier(table)
     for each in differences:
-        where = " and ".join(_equals(column, value) for column, value in each.key.items())
+        where = _equal(each.key)
         if each.kind == "missing-right":
             row = {**each.key, **each.left}
             columns = ", ".join(identifier(column) for column in row)
-            yield f"insert into {name} ({columns}) values ({', '.join(map(literal, row.values()))});"
+            values = ", ".join(map(literal, row.values()))
+            # It may be there meanwhile, in a table without a unique key too; with one, it may be about to be.
+            absent = f"not exists (select 1 from {name} where {where})"
+            yield f"insert into {name} ({columns}) select {values} where {absent} on conflict do nothing;"
         elif each.kind == "missing-left":
-            yield f"delete from {name} where {where};"
+            yield f"delete from {name} where {_equal({**each.key, **each.right})};"
         elif each.kind == "differs":
             sets = ", ".join(
                 f"{identifier(column)} = {literal(a)}" for column, (a, _) in each.columns.items()
             )
-            # Only where it still says what was compared: what changed since is not overwritten.
-            stands = " and ".join(_equals(column, b) for column, (_, b) in each.columns.items())
+            stands = _equal({column: b for column, (_, b) in each.columns.items()})
             yield f"update {name} set {sets} where {where} and {stands};"
         else:
             yield f"-- doubled, look yourself: {json.dumps(dict(each.key), ensure_ascii=False)}"
@@ -101,8 +106,11 @@ def repair_messages(differences: Iterable[Difference]) -> Iterator[str]:
             yield json.dumps({"key": key, "value": value}, ensure_ascii=False)
 
 
-def _equals(column: str, value: str | None) -> str:
-    return f"{identifier(column)} is null" if value is None else f"{identifier(column)} = {literal(value)}"
+def _equal(row: Mapping[str, str | None]) -> str:
+    return " and ".join(
+        f"{identifier(column)} is null" if value is None else f"{identifier(column)} = {literal(value)}"
+        for column, value in row.items()
+    )
 
 
 def checked_columns(named: Sequence[str], left: Sequence[str], right: Sequence[str]) -> None:
