@@ -50,6 +50,7 @@ def interleave(
         for name, measure in measures.items():
             progress(f"{name}: {f'{turn} of {repetitions}' if turn else 'warm-up'}")
             sample = measure()
+            progress(f"{name}: {sample.seconds:.1f} s")
             if turn:
                 samples[name].append(sample)
     return samples

@@ -93,7 +93,12 @@ def _against_bare(
     )
     # From here on the windows are certified: nothing has to be read again.
     _run(spark, moved, keep=True)
-    again = [_measured(moved, lambda: _run(spark, moved, keep=True)) for _ in range(repetitions)]
+    samples |= interleave(
+        {"again": lambda: _measured(moved, lambda: _run(spark, moved, keep=True))},
+        repetitions,
+        warm_up=False,
+        progress=context.progress,
+    )
     with psycopg.connect(moved.ledger) as connection:
         connection.execute("delete from tallymark.inbox where position = %s", [moved.count // 2])
     samples |= interleave(
@@ -108,7 +113,9 @@ def _against_bare(
     clean, bare = samples["clean"], samples["bare"]
     rows = [
         _row(f"{moved.count:,} messages that agree, against the bare reading", clean, bare, 2.0),
-        _row("where digests are kept and nothing is new, against the bare reading", again, bare, 0.2),
+        _row(
+            "where digests are kept and nothing is new, against the bare reading", samples["again"], bare, 0.2
+        ),
         _row("one missing, found and named, against the clean run", samples["missing"], clean, 1.2),
     ]
     return rows, clean
@@ -125,7 +132,9 @@ def _whole(context: Context, spark: SparkSession, size: int) -> list[Sample]:
     """A run over all of so many messages, of which none is certified; the session has seen one before."""
     with _moved(context, spark, size) as moved:
         _run(spark, moved, keep=False)
-        return [_measured(moved, lambda: _run(spark, moved, keep=False))]
+        found = _measured(moved, lambda: _run(spark, moved, keep=False))
+        context.progress(f"{size:,}: {found.seconds:.1f} s")
+        return [found]
 
 
 @contextmanager
