@@ -290,6 +290,11 @@ CASES: tuple[Case, ...] = (
         (V.ALTERED, S.LOG),
     ),
     Case(
+        "it stands in a topic that it was not written to",
+        History([Row("m1", 10, "d1", topic="x")], [], [COPY], [KEPT], [DONE]),
+        (V.ALTERED, S.LOG),
+    ),
+    Case(
         "the inbox's contents are not the log's",
         History([ROW], [], [COPY], [Kept("ledger", "m1", "dX", 5)], [DONE]),
         DELIVERED,

@@ -25,6 +25,47 @@ P0 = ("t", 0)
 
 CASES: tuple[Case, ...] = (
     Case(
+        "its topic was made anew after everybody had it",
+        History([Row("m1", 10, "d1", age_s=1000)], [], [], [KEPT], [DONE]),
+        DELIVERED,
+        horizon=Horizon({"ledger": KNOWN}, remade_s={"t": 900}),
+    ),
+    Case(
+        "its topic was made anew before it was read",
+        History([Row("m1", 10, "d1", age_s=1000)]),
+        DELIVERED,
+        (V.LOST_IN_LOG, S.LOG),
+        horizon=Horizon({"ledger": KNOWN}, remade_s={"t": 900}),
+    ),
+    Case(
+        "it was sent to the topic that was made anew, and the log lacks it",
+        History([Row("m1", 10, "d1", age_s=800)]),
+        (V.LOST_IN_RELAY, S.RELAY),
+        horizon=Horizon({"ledger": KNOWN}, remade_s={"t": 900}),
+        at_ledger=(V.DELIVERED, S.LOG),
+    ),
+    Case(
+        "its topic was made anew, and the inbox no longer knows what it had",
+        History([Row(OLD, 10, "d1", age_s=1000)]),
+        DELIVERED,
+        (V.CANNOT_KNOW, S.INBOX),
+        horizon=Horizon({"ledger": replace(KNOWN, kept_from_ms=2_000)}, remade_s={"t": 900}),
+        id=OLD,
+    ),
+    Case(
+        "a later one of its key took its place in a compacted topic, after the inbox had it",
+        History([ROW], [], [], [KEPT], [DONE]),
+        DELIVERED,
+        horizon=Horizon({"ledger": KNOWN}, compacted=frozenset({"t"})),
+    ),
+    Case(
+        "a later one of its key took its place in a compacted topic, perhaps before it was read",
+        History([ROW]),
+        DELIVERED,
+        (V.CANNOT_KNOW, S.INBOX),
+        horizon=Horizon({"ledger": KNOWN}, compacted=frozenset({"t"})),
+    ),
+    Case(
         "it expired after everybody had it",
         History([Row("m1", 10, "d1", age_s=1000)], [], [], [KEPT], [DONE]),
         DELIVERED,

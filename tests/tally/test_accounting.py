@@ -12,7 +12,8 @@ from tallymark.lifecycle import Stage, Verdict
 from tallymark.pipeline.reconcilecells import BUCKET, Cells, LogCell, Resent, add_effects, add_inbox
 from tallymark.pipeline.reconcilecertify import copies_of, examined, spoiled, stated
 from tallymark.pipeline.reconcileeffects import add_window_effects, alike_effects, place_resent
-from tallymark.pipeline.reconcileground import Ground, pass_certified
+from tallymark.pipeline.reconcileground import Ground
+from tallymark.pipeline.reconcilerange import pass_certified
 from tallymark.pipeline.reconcileverify import Verification, data
 from tallymark.store.postgres.tally import ConsumerView
 from tallymark.tally.certificates import ACCOUNTED, Statement, canonical

@@ -19,6 +19,7 @@ from tallymark.pipeline.reconcilejudge import Judge
 from tallymark.pipeline.reconcilelater import Taken
 from tallymark.pipeline.reconcilemarks import Single
 from tallymark.pipeline.reconcilesnapshot import ArchivedLog
+from tallymark.tally.findings import evidence
 from tallymark.tally.records import Horizon
 from tallymark.tally.verdicts import Marks, into_consumer, into_log
 from tests.tally.test_certifying import P0, P1, ground
@@ -36,6 +37,7 @@ def judged(
     parked: bool = False,
     resent_at: int | None = None,
     kept_at: int | None = None,
+    old: bool = False,
 ) -> Verdict:
     """A message that was sent, and that the log lacks: of its lane partition 0 ends at 50, partition 1 at 60.
 
@@ -56,7 +58,7 @@ def judged(
             0.0,
             parked,
         ),
-        Marks(rows=1, sent=1, kept_anywhere=int(kept_at is not None)),
+        Marks(rows=1, sent=1, kept_anywhere=int(kept_at is not None), old=old),
         {},
         (Verdict.LOST_IN_RELAY, Stage.RELAY),
         resent_at or position,
@@ -85,6 +87,16 @@ def test_behind_an_open_transaction_may_stand_what_its_lane_has_not_passed() -> 
     # Out of turn: parked and sent later, or sent again.
     assert judged(49, partition=0, unstable={0}, parked=True) is Verdict.PENDING
     assert judged(49, partition=0, unstable={0}, resent_at=80) is Verdict.PENDING
+
+
+def test_what_nobody_can_read_for_too_long_is_late_and_says_why() -> None:
+    """Else a transaction that hangs would hide for ever what is behind it, and what was lost there."""
+    assert judged(55, partition=0, unstable={0}, old=True) is Verdict.LATE
+    hidden = Marks(rows=1, waiting=1, old=True, gone="hidden")
+    assert into_log(hidden) == (Verdict.LATE, Stage.RELAY)
+    assert "behind a transaction that is open" in evidence(*into_log(hidden), hidden)
+    # An archive ends where it was made, however old that is.
+    assert judged(55, partition=0, old=True) is Verdict.PENDING
 
 
 def test_what_a_consumer_has_from_where_the_log_can_be_read_is_gone() -> None:
@@ -149,6 +161,19 @@ def test_what_retention_took_while_all_was_read_is_no_loss() -> None:
     assert inbox_verdict(before, unapplied) is Verdict.UNAPPLIED
     assert inbox_verdict(behind, unapplied) is Verdict.CANNOT_KNOW
     assert inbox_verdict(behind, replace(unapplied, effects=2, finished=2)) is Verdict.APPLIED_TWICE
+
+
+def test_the_first_row_of_a_resend_that_retention_took_meanwhile_is_no_fault_of_its_copy() -> None:
+    """One row was left to be read for two copies: the next run knows that the other one was dropped."""
+    again = replace(
+        sent(Marks(rows=1, sent=1, copies=2, repeats=1, altered_in_log=True)), last_position=9, first_claim=5
+    )
+    for taken, verdict in (
+        (Taken(outbox_from=6, was_from=1), Verdict.DELIVERED),
+        (Taken(outbox_from=5, was_from=1), Verdict.ALTERED),
+        (Taken(outbox_from=6, was_from=6), Verdict.ALTERED),
+    ):
+        assert into_log(taken.passed_by(again).common)[0] is verdict
 
 
 def test_a_copy_that_claims_what_the_outbox_still_has_is_known_whatever_another_claims() -> None:

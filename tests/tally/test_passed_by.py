@@ -14,7 +14,8 @@ from tallymark.lifecycle import Stage, Verdict
 from tallymark.pipeline.reconcile import uncompared
 from tallymark.pipeline.reconcilecells import Cells
 from tallymark.pipeline.reconcilecertify import EMPTY_AT_ONCE, examined, stated
-from tallymark.pipeline.reconcileground import TallyConfig, choose_range
+from tallymark.pipeline.reconcileground import TallyConfig
+from tallymark.pipeline.reconcilerange import choose_range
 from tallymark.pipeline.reconcilesources import Sources
 from tallymark.pipeline.reconcileverify import Verification, data, links
 from tallymark.store.postgres.findings import Findings

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from tallymark.broker.reach import admin_client
-from tallymark.pipeline.reconcileground import TallyConfig, choose_range, look
+from tallymark.pipeline.reconcileground import TallyConfig, look
+from tallymark.pipeline.reconcilerange import choose_range
 from tallymark.pipeline.reconcilesources import LiveLog, Sources
 from tallymark.store.postgres.inboxoperators import InboxOperators
 from tallymark.store.postgres.migrations import migrate

@@ -202,7 +202,7 @@ def as_of_today(
     journey.on_ledger("insert into tallymark.applications select * from saved")
     report = tallied(spark, live(journey), files=files, keep=True)
     assert report.found == len(expected) - 1
-    kept = files.kept(outbox_id)
+    kept = list(files.kept(outbox_id))
     assert {each.finding.id: each.first_seen for each in kept} == first
     assert {(each.finding.id, each.finding.verdict.value) for each in kept if each.over_at is not None} == {
         (lost, "unapplied")

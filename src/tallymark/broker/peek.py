@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from tallymark.broker import faults, profiles
-from tallymark.broker.kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from tallymark.broker.kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from tallymark.broker.look import Look
 from tallymark.errors import Unreachable
 
 Place = tuple[str, int]
@@ -76,9 +77,37 @@ def logged_at(
     """Kafka's time of the first message at or after each offset, None where only markers lie there; places of which it
     says nothing in time, or that may not be read, are left out: nobody knows how old what is there is.
     """
+    found = _firsts(client, offsets, within_s, doing="reading the oldest message not yet kept")
+    return {
+        place: None if first is None else datetime.fromtimestamp(first.timestamp()[1] / 1000, UTC)
+        for place, first in found.items()
+    }
+
+
+def claims(
+    client: profiles.Client, offsets: Mapping[Place, int], *, within_s: float = 10.0
+) -> dict[Place, int | None]:
+    """Which position the message at each offset claims; None where none lies there, or it claims none."""
+    found = _firsts(client, offsets, within_s, doing="looking for what was certified")
+    if silent := offsets.keys() - found.keys():
+        raise Unreachable("Kafka does not say what lies at {}/{}".format(*min(silent)))
+    there = Look()
+    there.add([first for first in found.values() if first is not None])
+    return dict.fromkeys(offsets) | {
+        (each.topic, each.partition): each.position
+        for each in there.polled().messages
+        if each.offset == offsets[each.topic, each.partition]
+    }
+
+
+def _firsts(
+    client: profiles.Client, offsets: Mapping[Place, int], within_s: float, *, doing: str
+) -> dict[Place, Message | None]:
+    """The first message at or after each offset; None where only markers lie there. What Kafka does not say in time is
+    left out."""
     if not offsets:
         return {}
-    found: dict[Place, datetime | None] = {}
+    found: dict[Place, Message | None] = {}
     waiting = set(offsets)
     reader = Consumer({**profiles.reader(client), "auto.offset.reset": "earliest"})
     try:
@@ -95,10 +124,9 @@ def logged_at(
             if place in waiting:
                 waiting.discard(place)
                 reader.incremental_unassign([TopicPartition(*place)])
-                at_end = error is not None
-                found[place] = None if at_end else datetime.fromtimestamp(message.timestamp()[1] / 1000, UTC)
+                found[place] = None if error is not None else message
     except KafkaException as error:
-        raise faults.explain(error, doing="reading the oldest message not yet kept") from error
+        raise faults.explain(error, doing=doing) from error
     finally:
         reader.close()
     return found

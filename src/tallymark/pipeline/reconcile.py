@@ -17,13 +17,15 @@ from tallymark.pipeline.reconcilecertify import copies_of, examined, open_for, r
 from tallymark.pipeline.reconcilefiles import FindingFiles
 from tallymark.pipeline.reconcilefirst import FirstLook
 from tallymark.pipeline.reconcileframes import Reading, frames_of, read_along, stray_ids
-from tallymark.pipeline.reconcileground import Ground, TallyConfig, choose_range, look, outboxes_of
+from tallymark.pipeline.reconcileground import Ground, TallyConfig, look, outboxes_of, same_topics
 from tallymark.pipeline.reconcilejudge import Judge
 from tallymark.pipeline.reconcilelater import taken
 from tallymark.pipeline.reconcilemarks import faulty, recorded, single_of, singles
 from tallymark.pipeline.reconcileplain import plain
 from tallymark.pipeline.reconcileports import OutboxSide, Stations
+from tallymark.pipeline.reconcilerange import choose_range
 from tallymark.pipeline.reconcilesources import explained
+from tallymark.store.postgres.tally import OVERDUE
 from tallymark.tally.certificates import ACCOUNTED, Statement
 from tallymark.tally.findings import Finding, Scope, overdue
 from tallymark.tally.records import Horizon, Reader
@@ -81,6 +83,7 @@ class Tally:
             ground = look(self._sources, name, self._config)
             choose_range(ground, self._sources, self._config)
             cells = self._first_look.cells(ground)
+            same_topics(self._sources, ground)
             taken(self._sources, ground).shorten(ground)
             return ground, cells
 
@@ -94,6 +97,10 @@ class Tally:
         ]
         choose_range(ground, self._sources, self._config)
         report.remarks += ground.remarks + uncompared(ground)
+        if len(ground.view.overdue) >= OVERDUE:
+            report.remarks.append(
+                f"{name}: the {OVERDUE:,} delayed messages that are overdue the longest are named; there may be more"
+            )
         cells = self._first_look.cells(ground)
         if again := self._reopened(ground, cells):
             # Something new was logged of windows that were certified: they are looked at as if they never were.
@@ -101,6 +108,7 @@ class Tally:
             ground.first, ground.read_from = min(again) * ground.rows, dict(ground.starts)
             cells = self._first_look.cells(ground)
         report.rows = ground.rows
+        same_topics(self._sources, ground)
         reading = self._reading(ground, cells)
         if reading.cut:
             report.remarks.append(
@@ -170,7 +178,7 @@ class Tally:
         strays: list[str] = []
         cut = False
         if cells.nameless:
-            asked = stray_ids(self._spark, self._sources, ground, limit=_STRAYS)
+            asked = stray_ids(self._spark, self._sources, ground, cells, limit=_STRAYS)
             cut = len(asked) >= _STRAYS
             producer = self._sources.producer(ground.name)
             # Others are another producer's, whatever they claim.
@@ -225,13 +233,14 @@ class Tally:
             tasks=self._config.tasks,
         )
         rows = recorded(frames, horizon).persist()
-        seen = plain(rows, horizon).persist()
+        seen = plain(rows, horizon, ground.topics).persist()
         suspects = seen.where("not plain").select("id")
         looked = singles(rows.join(suspects, "id", "left_semi"), horizon).persist()
         try:
             delivered = seen.where("plain").count() + looked.count()
             others, copied = self._others(ground.name), self._sources.log.is_copy
             # All was read: what retention took of it meanwhile is known by now.
+            same_topics(self._sources, ground)
             meanwhile = taken(self._sources, ground)
             judge = Judge(ground, cells, horizon, self._inboxes, others, copied=copied, taken=meanwhile)
             found = faulty(looked).toLocalIterator()
@@ -298,4 +307,6 @@ class Tally:
             {place: start for place, start in ground.starts.items() if start >= ground.read_from[place]},
             ground.expires_after_s,
             self._config.late_after.total_seconds(),
+            ground.compacted,
+            {topic: (ground.view.at - at).total_seconds() for topic, at in ground.view.remade.items()},
         )

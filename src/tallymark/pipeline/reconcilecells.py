@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tallymark.pipeline.reconcilerecords import halves, limbs
+from tallymark.pipeline.reconcilerecords import folded, halves, limbs, number_of
 from tallymark.store.postgres.tally import ConsumerView
 from tallymark.tally.digest import Digest
 from tallymark.tally.records import Place
@@ -37,6 +37,8 @@ class LogCell:
     high: int
     # The highest position that one of them stands behind.
     behind: int | None = None
+    # Which of them claims which position (tallycells.py: FOLD).
+    claims: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,10 @@ class Cells:
     """All cells of a run, by window number (position divided by the window's rows)."""
 
     rows: int
+    # What each consumer reads; of one that is not here, all.
+    reads: Mapping[str, Collection[str]] = field(default_factory=dict)
     outbox: dict[int, dict[str, Digest]] = field(default_factory=_by_window)
+    claims: Counter[int] = field(default_factory=Counter)
     ids: dict[int, tuple[str, str]] = field(default_factory=dict)
     log: dict[int, dict[Place, LogCell]] = field(default_factory=_by_window)
     # Records that claim no position, or one of nobody's: how many, and where.
@@ -114,6 +119,16 @@ class Cells:
         cells = self.log.get(number, {}).items()
         return sum((cell.digest for (t, _), cell in cells if topics is None or t in topics), Digest())
 
+    def log_by_topic(self, number: int) -> dict[str, Digest]:
+        found: dict[str, Digest] = {}
+        for (topic, _), cell in self.log.get(number, {}).items():
+            found[topic] = found.get(topic, Digest()) + cell.digest
+        return found
+
+    def has_read(self, consumer: str, topic: str) -> bool:
+        """Whether what it keeps of a topic counts: of one that it reads no more, nothing is owed to it."""
+        return consumer not in self.reads or topic in self.reads[consumer]
+
     def inbox_of(self, consumer: str, number: int) -> Digest:
         return sum(self.inbox.get(consumer, {}).get(number, {}).values(), Digest())
 
@@ -132,10 +147,12 @@ class Cells:
         """Windows whose stations do not hold the same messages; readers are consumers with their topics."""
         found: set[int] = set()
         for number in self.numbers():
-            same = self.outbox_of(number).same_messages(self.log_of(number)) and all(
-                self.log_of(number, topics).same_messages(self.inbox_of(name, number))
-                for name, topics in readers.items()
-            )
+            logged = self.log_by_topic(number)
+            claims = sum(cell.claims for cell in self.log.get(number, {}).values())
+            same = _alike(self.outbox.get(number, {}), logged) and self.claims[number] == claims
+            for name, topics in readers.items():
+                owed = {topic: digest for topic, digest in logged.items() if topic in topics}
+                same = same and _alike(owed, self.inbox.get(name, {}).get(number, {}))
             if not same:
                 found.add(number)
         for bucket in self.unlike():
@@ -164,10 +181,20 @@ class Cells:
         ]
 
 
+def _alike(one: Mapping[str, Digest], other: Mapping[str, Digest]) -> bool:
+    """Whether they hold the same messages, of each topic."""
+    nothing = Digest()
+    return all(
+        one.get(topic, nothing).same_messages(other.get(topic, nothing))
+        for topic in one.keys() | other.keys()
+    )
+
+
 def add_outbox(cells: Cells, rows: Iterable[Any]) -> None:
     for row in rows:
         window = cells.outbox[row.w]
         window[row.topic] = window.get(row.topic, Digest()) + digest_of(row, "l")
+        cells.claims[row.w] += row.claims
         low, high = cells.ids.get(row.w, (row.low, row.high))
         cells.ids[row.w] = min(low, row.low), max(high, row.high)
 
@@ -177,7 +204,7 @@ def add_inbox(
 ) -> None:
     """`label`: what each consumer of this database is called in this run; `sources`: whose positions count, or all."""
     for row in rows:
-        if (consumer := label.get(row.consumer)) is None:
+        if (consumer := label.get(row.consumer)) is None or not cells.has_read(consumer, row.topic):
             continue
         ours = sources is None or row.source in sources
         if row.w is not None and ours:
@@ -197,7 +224,7 @@ def add_inbox(
 
 def add_effects(cells: Cells, rows: Iterable[Any], label: Mapping[str, str]) -> None:
     for row in rows:
-        if (consumer := label.get(row.consumer)) is not None:
+        if (consumer := label.get(row.consumer)) is not None and cells.has_read(consumer, row.topic):
             bucket = (consumer, row.topic, row.partition, row.bucket)
             cells.applied_at[bucket] = cells.applied_at.get(bucket, Digest()) + digest_of(row, "i")
 
@@ -224,9 +251,7 @@ def log_sums(
     late = sorted(parked)
     # All of the log is sorted for the sake of order, so its rows are numbers: topic, partition and lane are one, and a
     # source is there only where it is not the usual one.
-    numbered = F.lit(None).cast("bigint")
-    for number, topic in enumerate(topics):
-        numbered = F.when(F.col("topic") == topic, F.lit(number).cast("bigint")).otherwise(numbered)
+    numbered = number_of(F.col("topic"), topics)
     # A key's slot is a hash of it, and one lane has them all; a foreign record may have none, and is in nobody's order.
     lane = F.coalesce(F.pmod(F.col("slot"), F.lit(lanes)), F.lit(0)) if lanes > 1 else F.lit(0)
     narrow = records.select(
@@ -241,7 +266,11 @@ def log_sums(
     placed = narrow.withColumn("highest", F.max(given).over(before)).withColumn(
         "behind", F.when(F.col("position") < F.col("highest"), F.col("highest"))
     )
-    in_turn = F.col("position") if not late else F.when(~F.col("position").isin(late), F.col("position"))
+    if late:
+        # Beside it, not in it: an expression with a hundred thousand numbers is one that nobody compiles.
+        parking = records.sparkSession.createDataFrame([(at,) for at in late], "late bigint")
+        placed = placed.join(F.broadcast(parking), placed.position == parking.late, "left")
+    in_turn = F.when(F.col("late").isNull(), F.col("position")) if late else F.col("position")
     sums = placed.groupBy("place", "unusual", F.expr(f"position div {rows}").alias("w")).agg(
         F.count("*").alias("n"),
         *(F.sum(each).alias(f"l{at}") for at, each in enumerate(limbs(F.col("a"), F.col("b")))),
@@ -249,6 +278,7 @@ def log_sums(
         F.max("offset").alias("high"),
         F.count("behind").alias("inversions"),
         F.max("behind").alias("behind"),
+        F.coalesce(F.sum(folded(F.col("position"), F.col("a"))), F.lit(0)).alias("claims"),
         F.min(in_turn).alias("first"),
         F.max(given).alias("last"),
     )
@@ -270,7 +300,8 @@ def add_log(cells: Cells, rows: Iterable[Any], sources: Collection[str] | None =
         if strange and row.source:
             cells.others += row.n
             continue
-        cell = LogCell(digest_of(row, "l", inversions=row.inversions), row.low, row.high, row.behind)
+        digest = digest_of(row, "l", inversions=row.inversions)
+        cell = LogCell(digest, row.low, row.high, row.behind, row.claims)
         if row.w is None or strange:
             _merge(cells.nameless, (row.topic, row.partition), cell)
             continue
@@ -289,6 +320,7 @@ def _merge(into: dict[Place, LogCell], key: Place, cell: LogCell) -> None:
             min(known.low, cell.low),
             max(known.high, cell.high),
             max(both, default=None),
+            known.claims + cell.claims,
         )
     into[key] = cell
 

@@ -56,7 +56,7 @@ class FirstLook:
 
     def cells(self, ground: Ground) -> Cells:
         """All digests of what this run looks at."""
-        cells = Cells(ground.rows)
+        cells = Cells(ground.rows, {label: view.topics for label, view in ground.consumers.items()})
         self.forget()
         self._progress(f"{ground.name}: digests of outbox, log and inboxes")
         with ThreadPoolExecutor(_AT_ONCE) as pool:

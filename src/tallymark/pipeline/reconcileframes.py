@@ -72,9 +72,14 @@ def frames_of(
     )
 
 
-def stray_ids(spark: SparkSession, sources: Stations, ground: Ground, *, limit: int) -> list[str]:
+def stray_ids(
+    spark: SparkSession, sources: Stations, ground: Ground, cells: Cells, *, limit: int
+) -> list[str]:
     """Ids of records that claim no position of ours: a copy of one of ours may be among them."""
-    records = records_of(sources.log.raw(spark, ground.read_from, ground.ends))
+    # Only the offsets between which such records stand: one of them is no reason to read all of the log once more.
+    starts = {place: cell.low for place, cell in cells.nameless.items()}
+    ends = {place: cell.high + 1 for place, cell in cells.nameless.items()}
+    records = known_of(ground, records_of(sources.log.raw(spark, starts, ends)))
     found = records.where(_unclaimed(ground)).where("named").select("id").distinct().limit(limit)
     return [row.id for row in found.collect()]
 
@@ -199,14 +204,17 @@ def _consumer_frames(
             # All ids: an effect is found by its place in the log, wherever its id lies.
             done = tables.read(spark, [queries.effect_rows(ALL_IDS, places)])
         # Only what the consumers had passed when they were looked at: the rest may not be finished yet.
-        seen = F.lit(False)
+        # What was kept of a log that was replaced since says nothing of how far they have come in this one.
+        seen, before = F.lit(False), F.lit(False)
+        for topic, at in ground.view.remade.items():
+            before = before | ((F.col("topic") == topic) & (F.col("kept_at") < F.lit(at)))
         for name, label in labels.items():
             upto = offset_of(ground.consumers[label].next_offsets)
-            passed = F.col("offset").isNull() | (F.col("offset") < upto)
+            passed = F.col("offset").isNull() | (F.col("offset") < upto) | before
             seen = seen | ((F.col("consumer") == name) & passed)
         if ground.sources is not None:
             seen = seen & F.col("source").isin(sorted(inbox_sources(ground)))
-        kept = kept.where(seen).drop("source")
+        kept = kept.where(seen).drop("source", "kept_at")
         inbox = inbox.unionByName(_labelled(kept.where(F.col("topic").isin(ground.topics)), labels))
         effects = effects.unionByName(_labelled(done, labels))
     return inbox, effects

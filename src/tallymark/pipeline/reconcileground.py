@@ -11,11 +11,9 @@ from tallymark.errors import Problem, UsageError
 from tallymark.lifecycle import ParkedState
 from tallymark.pipeline.reconcileports import Stations
 from tallymark.store.postgres.tally import ConsumerView, ProducerView
-from tallymark.tally.certificates import Statement
-from tallymark.tally.chain import newest, trusted, width
 from tallymark.tally.records import ParkedRow, Place
 from tallymark.tally.trace import LATE_AFTER
-from tallymark.tally.windows import ROWS
+from tallymark.tally.windows import ROWS, Window
 
 # Clocks differ: how much earlier than it was added a message may seem to have been logged.
 SKEW = timedelta(minutes=10)
@@ -82,6 +80,10 @@ class Ground:
     beyond: int | None = None
     # Of windows that are certified, by number: between which offsets their messages stood then.
     certified: dict[int, Mapping[str, tuple[int, int]]] = field(default_factory=dict)
+    # … and of those that are passed by: the last of their offsets in each partition, and whose that is.
+    anchors: dict[Place, tuple[int, Window]] = field(default_factory=dict)
+    # Topics whose log keeps the last message of each key only.
+    compacted: frozenset[str] = frozenset()
     # What an operator should know.
     remarks: list[str] = field(default_factory=list)
     # How many positions of a list lie in each window: lists are long, and windows many.
@@ -202,6 +204,14 @@ def look(sources: Stations, name: str, config: TallyConfig) -> Ground:
     starts = {place: start for place, (start, _) in bounds.items()}
     beyond = view.frontier.visible + 1 if sources.log.is_copy else None
     readers, retired = _consumers(sources, topics, config)
+    remarks: list[str] = []
+    for label, each in readers.items():
+        readers[label], gone = _of_this_log(each, {topic: fact.topic_id for topic, fact in facts.items()})
+        remarks += [
+            f"{label} stands in the log of {topic}/{partition} that was deleted with its topic, and has read nothing of"
+            f" the new one: `tallymark inbox seek` takes it there"
+            for topic, partition in gone
+        ]
     consumers = {
         label: view for label, view in readers.items() if not config.consumers or label in config.consumers
     }
@@ -227,88 +237,32 @@ def look(sources: Stations, name: str, config: TallyConfig) -> Ground:
         rows=config.window_rows or ROWS,
         read_from=dict(starts),
         all_parked=parked,
+        compacted=frozenset(topic for topic, each in facts.items() if each.compacted),
+        remarks=remarks,
         unstable=frozenset(place for place, (_, end) in bounds.items() if written.get(place, end) > end),
     )
 
 
-def choose_range(ground: Ground, sources: Stations, config: TallyConfig) -> None:
-    """Which positions, and the log from where on: behind what is certified, unless told otherwise."""
-    producer = sources.producer(ground.name)
-    chain, rows = _certified(sources, ground)
-    if rows:
-        if config.window_rows not in (None, rows):
-            raise UsageError(
-                f"windows of {ground.name} are of {rows} rows: certificates were given for them",
-                remedy="leave --window out",
+def same_topics(sources: Stations, ground: Ground) -> None:
+    """Refuse what was read of a topic that was deleted and made anew meanwhile: part of it may be of the new one."""
+    facts = sources.log.facts(ground.topics)
+    for topic in ground.topics:
+        if topic not in facts or facts[topic].topic_id != ground.view.topics[topic][0]:
+            raise Problem(
+                f"topic {topic} was deleted, or made anew, while it was read: nothing of this run counts",
+                remedy=f"`tallymark topics accept {topic}` where that was meant; then run it again",
             )
-        ground.rows = rows
-        ground.certified = {said.window.start // rows: said.offsets for said in chain}
-    ground.first = ground.lowest
-    if config.since is not None:
-        since = producer.position_since(config.since)
-        ground.first = ground.upto if since is None else since - since % ground.rows
-        # The whole window is looked at: also what was added to it before.
-        begun = min(config.since, producer.added_at(ground.first) or config.since)
-        moment = int((begun - SKEW).timestamp() * 1000)
-        early = sources.log.at_time(list(ground.starts), moment)
-        ground.read_from = {place: max(at, early.get(place, at)) for place, at in ground.starts.items()}
-    elif not config.everything and not config.filtered:
-        pass_certified(ground, chain, _open_in(sources, ground))
-    if config.until is not None:
-        until = producer.position_since(config.until)
-        ground.upto = ground.upto if until is None else min(ground.upto, until)
 
 
-def pass_certified(ground: Ground, said: Iterable[Statement], amiss: Collection[int] = ()) -> None:
-    """Begin behind the windows that are certified, in their order, up to the first of which there is more to say.
-
-    Something of it was on its way, or somebody is owed it who was not asked then: it is looked at again. So is one of
-    which something is open (`amiss`, by number), for nobody else would close it: a run that looked earlier has said so
-    and ended behind the one that certified it, or it was found since and may have been mended.
-    """
-    for each in said:
-        if each.window.end <= ground.first:
-            continue
-        done = each.settled and each.window.start // ground.rows not in amiss
-        if each.window.start > ground.first or not done or not _speaks_of_all(each, ground.consumers):
-            break
-        ground.first = each.window.end
-        resume = {place_of(text): offset for text, offset in each.resume.items()}
-        ground.read_from = {
-            place: max(start, resume.get(place, start)) for place, start in ground.starts.items()
-        }
-
-
-def _open_in(sources: Stations, ground: Ground) -> set[int]:
-    findings = sources.findings(ground.name)
-    if findings is None:
-        return set()
-    return findings.open_in(ground.rows, ground.answerable(ground.absent(findings.consumers())))
-
-
-def _certified(sources: Stations, ground: Ground) -> tuple[list[Statement], int | None]:
-    """By window; of one that was certified again the last word counts. And the width of windows, where one was given."""
-    findings = sources.findings(ground.name)
-    chain = [] if findings is None else findings.chain()
-    sound = trusted(chain)
-    if len(sound) < len(chain):
-        ground.remarks.append(
-            f"{ground.name}: certificate {chain[len(sound)].number} was tampered with; it and those behind it count for"
-            " nothing: `tallymark tally verify --chain-only`"
-        )
-    said = sorted((each.said for each in newest(sound)), key=lambda each: each.window)
-    return said, width(chain)
-
-
-def _speaks_of_all(said: Statement, consumers: Mapping[str, ConsumerView]) -> bool:
-    """Whether a certificate accounts for every consumer of today that is owed something of its window."""
-    return all(label in said.consumers or not _owed(said.offsets, view) for label, view in consumers.items())
-
-
-def _owed(offsets: Mapping[str, tuple[int, int]], view: ConsumerView) -> bool:
-    """Whether some of it stands behind where the consumer began; where nobody knows when that was, it does."""
-    stood = [(place_of(text), high) for text, (_, high) in offsets.items()]
-    return any(high >= view.starts.get(place, 0) for place, high in stood if place[0] in view.topics)
+def _of_this_log(view: ConsumerView, ids: Mapping[str, str]) -> tuple[ConsumerView, list[Place]]:
+    """A consumer, and where it stands in a log that is no more: of the one that is there today it has read nothing."""
+    gone = [
+        place
+        for place, known in sorted(view.topic_ids.items())
+        if known and known != ids.get(place[0], known)
+    ]
+    none = dict.fromkeys(gone, 0)
+    return replace(view, next_offsets=view.next_offsets | none, starts=view.starts | none), gone
 
 
 def _consumers(

@@ -7,6 +7,7 @@ position (a resend, or the same id written twice), and whether it is another out
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from tallymark.broker.partition import partition_of
@@ -100,8 +101,8 @@ class Judge:
         if self._is_ahead(single, partition):
             return dataclasses.replace(
                 single,
-                common=_on_its_way(single.common),
-                at_consumers={name: _on_its_way(marks) for name, marks in single.at_consumers.items()},
+                common=self._on_its_way(single.common),
+                at_consumers={name: self._on_its_way(marks) for name, marks in single.at_consumers.items()},
             )
         row = Row(
             single.id,
@@ -110,7 +111,7 @@ class Judge:
             single.topic,
             single.key,
             age_s=single.age_s,
-            partition=partition,
+            partition=None if self._came_later(single, partition) else partition,
             lane=single.lane or 0,
         )
         # What was parked came out of turn: its position says nothing of its place.
@@ -123,7 +124,8 @@ class Judge:
 
         def at_consumer(name: str, marks: Marks) -> Marks:
             position = self._horizon.readers[name].next_offsets.get(place, 0)
-            return dataclasses.replace(marks, gone=how, overtaken=position < start)
+            unread = how == "remade" and not marks.forgotten_in_inbox
+            return dataclasses.replace(marks, gone=how, overtaken=position < start or unread)
 
         return dataclasses.replace(
             single,
@@ -159,7 +161,28 @@ class Judge:
                 return True
         return last > self._lasts.get((*place, single.lane or 0), 0)
 
+    def _on_its_way(self, marks: Marks) -> Marks:
+        # Ages go by the moment that the outbox was looked at; a copy of the log may be of another one.
+        late = {"old": False} if self._copied else {"gone": "hidden"}
+        return dataclasses.replace(marks, sent=0, waiting=marks.sent, **late)
+
+    def _came_later(self, single: Single, partition: int | None) -> bool:
+        """Whether a message that may have expired could be older than the partition that its key has today.
+
+        Where partitions were added, nobody has written down where its key was before. One that holds nothing of its lane
+        from before it, and has lost nothing, may be such.
+        """
+        if partition is None or partition in (single.row_partition, single.partition):
+            return False
+        place = (single.topic, partition)
+        before = self._firsts.get((*place, single.lane or 0), math.inf) <= (single.position or 0)
+        expired = single.age_s > self._horizon.expires_after_s.get(single.topic, math.inf)
+        return expired and not before and not self._horizon.log_starts.get(place, 0)
+
     def _partition(self, single: Single) -> int | None:
+        if single.offset is not None and single.partition is not None:
+            # A consumer has it from there.
+            return single.partition
         if single.row_partition is not None:
             return single.row_partition
         count = self._ground.partitions.get(single.topic)
@@ -195,7 +218,3 @@ class Judge:
         if not ids or not self._others:
             return set()
         return {id_ for other in self._others for id_ in other.known(ids)}
-
-
-def _on_its_way(marks: Marks) -> Marks:
-    return dataclasses.replace(marks, sent=0, waiting=marks.sent, old=False)

@@ -21,6 +21,8 @@ class Taken:
     """How far retention has come: of the outbox, and of each consumer's inbox."""
 
     outbox_from: int = 0
+    # … and how far it had when the run began.
+    was_from: int = 0
     kept_from_ms: Mapping[str, int] = field(default_factory=dict)
     # Topics of which an inbox has dropped messages whose ids carry no time.
     pruned: Mapping[str, frozenset[str]] = field(default_factory=dict)
@@ -31,6 +33,10 @@ class Taken:
         last = single.position if single.last_position is None else single.last_position
         if last is not None and last < self.outbox_from:
             common = replace(common, forgotten=True)
+        elif common.rows and self.was_from <= (single.first_claim or 0) < self.outbox_from:
+            # It was sent again, and the row of its first copy may have gone before it was read: which copies have one,
+            # the next run knows.
+            common = replace(common, altered_in_log=False, repeats=0)
         at_consumers = {name: self._at(name, single, marks) for name, marks in single.at_consumers.items()}
         return replace(single, common=common, at_consumers=at_consumers)
 
@@ -72,6 +78,7 @@ def taken(sources: Stations, ground: Ground) -> Taken:
     now = {label: views.get((view.database, view.name), view) for label, view in ground.consumers.items()}
     return Taken(
         sources.producer(ground.name).view().outbox_from,
+        ground.view.outbox_from,
         {label: view.kept_from_ms for label, view in now.items()},
         {label: view.pruned for label, view in now.items()},
     )

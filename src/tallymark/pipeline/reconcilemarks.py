@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from tallymark.lifecycle import Stage, Verdict
 from tallymark.pipeline.reconcilereaders import (
+    among,
     dropped,
     expires,
     known_for,
@@ -84,6 +85,8 @@ class Single:
     in_log: tuple[Verdict, Stage]
     # Where it was written last: a resend stands elsewhere than its original. Where there is no row: what a copy claims.
     last_position: int | None = None
+    # The lowest position that a copy claims.
+    first_claim: int | None = None
 
 
 def recorded(frames: Frames, horizon: Horizon) -> DataFrame:
@@ -154,6 +157,7 @@ def single_of(row: Any) -> Single:
         {each.name: Marks(**common, **{name: each[name] for name in _OF_CONSUMER}) for each in row.consumers},
         (Verdict(row.in_log.verdict), Stage(row.in_log.stage)),
         row.last_position,
+        row.first_claim,
     )
 
 
@@ -191,6 +195,8 @@ def _common_sums(horizon: Horizon) -> list[Column]:
         "rowless": _count(f"station = 'log' and position < {horizon.outbox_from}"),
         "claimed": _set("coalesce(position, -1L)", "station = 'log'"),
         "positions": _set("position", "station = 'outbox'"),
+        "log_topics": _set("topic", "station = 'log'"),
+        "row_topics": _set("topic", "station = 'outbox'"),
         "log_digests": _set("digest", "station = 'log'"),
         "row_digests": _set("digest", "station = 'outbox'"),
         "reordered": "coalesce(bool_or(station = 'behind'), false)",
@@ -210,6 +216,7 @@ def _common_sums(horizon: Horizon) -> list[Column]:
         "last_position": "coalesce(max(case when station = 'outbox' then position end), "
         + "max(case when station = 'log' then position end), "
         + "max(case when station = 'inbox' then position end))",
+        "first_claim": "min(case when station = 'log' then position end)",
         "row_partition": "min(case when station = 'outbox' then partition end)",
         "lane": "min(case when station = 'outbox' then lane end)",
     }
@@ -251,6 +258,7 @@ def _marked(grouped: DataFrame, horizon: Horizon, readers: Sequence[tuple[str, R
         # Of a message that was sent again the outbox may have dropped the first row, and not the last.
         "repeats": "greatest(0, copies - if(rows > 0, rowless, 0L) - greatest(1, rows), copies - size(claimed))",
         "altered_in_log": "rows > 0 and (size(array_except(log_digests, row_digests)) > 0 "
+        + "or size(array_except(log_topics, row_topics)) > 0 "
         + f"or size(array_except(filter(claimed, p -> p >= {max(horizon.outbox_from, 0)}), positions)) > 0)",
         "gone": "''",
         "old": f"on_its_way_s > {horizon.late_after_s!r}D",
@@ -279,7 +287,8 @@ def _of_consumer(at: int, name: str, reader: Reader, horizon: Horizon) -> Column
         "passed": f"passed__{at}",
         # Known only where a log starts behind it: the driver looks there again.
         "overtaken": "false",
-        "forgotten_in_inbox": f"({dropped(reader)} or (copies = 0 and youngest >= {known_for(reader)}))",
+        "forgotten_in_inbox": f"({dropped(reader)} or (copies = 0 and (youngest >= {known_for(reader)} "
+        + f"or (rows > 0 and {among(horizon.compacted)}))))",
         **{
             each: f"{each}__{at}"
             for each in ("effects", "finished", "misapplied", "queued", "retrying", "dead", "given_up")

@@ -62,10 +62,12 @@ def misapplied(spark: SparkSession, sources: Stations, ground: Ground, database:
         return None
     tables = sources.tables(database)
     queries = tables.queries(rows=ground.rows, bucket=BUCKET)
-    places = _places(tables.read(spark, [queries.overtaking(ground.since)]), ground, labels)
+    places = _places(
+        tables.read(spark, [queries.overtaking(ground.since, ground.view.remade)]), ground, labels
+    )
     if not places:
         return None
-    found = tables.read(spark, [queries.misapplied(places)])
+    found = tables.read(spark, [queries.misapplied(places, ground.view.remade)])
     wanted = F.lit(False)
     label = F.lit(None).cast("string")
     for name, known_as in labels.items():

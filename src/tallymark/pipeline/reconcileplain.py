@@ -7,11 +7,12 @@ is counted as delivered here. Of everything else nothing is said: marks and rule
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tallymark.pipeline.reconcilemarks import COUNTS
 from tallymark.pipeline.reconcilereaders import quoted, reads
-from tallymark.pipeline.reconcilerecords import halves
+from tallymark.pipeline.reconcilerecords import halves, number_of
 from tallymark.tally.records import Horizon, Reader
 
 if TYPE_CHECKING:
@@ -21,11 +22,17 @@ if TYPE_CHECKING:
 _UNUSUAL = "station not in ('outbox', 'log', 'inbox', 'effect')"
 _IN_ONE_PLACE = "rows = 1 and covered = 1 and copies = 1 and unusual = 0"
 # A copy that claims no position is no plain one, so positions are counted.
-_SAME = "positions = 2 and low_position = high_position and low_a = high_a and low_b = high_b"
+_SAME = (
+    "positions = 2 and low_position = high_position and low_a = high_a and low_b = high_b"
+    " and places = 2 and low_topic = high_topic"
+)
 
 
-def plain(rows: DataFrame, horizon: Horizon) -> DataFrame:
-    """Each id that the outbox, the log or an inbox has, and whether its message is plainly delivered."""
+def plain(rows: DataFrame, horizon: Horizon, topics: Sequence[str]) -> DataFrame:
+    """Each id that the outbox, the log or an inbox has, and whether its message is plainly delivered.
+
+    `topics`: of the outbox; what is of another one is not plain.
+    """
     from pyspark.sql import functions as F
 
     readers = sorted(horizon.readers.items())
@@ -34,6 +41,9 @@ def plain(rows: DataFrame, horizon: Horizon) -> DataFrame:
         **COUNTS,
         "unusual": f"count_if({_UNUSUAL})",
         "positions": "count(ours)",
+        "places": "count(at)",
+        "low_topic": "min(at)",
+        "high_topic": "max(at)",
         "low_position": "min(ours)",
         "high_position": "max(ours)",
         **{
@@ -47,6 +57,7 @@ def plain(rows: DataFrame, horizon: Horizon) -> DataFrame:
         "station",
         "covered",
         F.expr("case when station in ('outbox', 'log') then position end").alias("ours"),
+        F.when(F.col("station").isin("outbox", "log"), number_of(F.col("topic"), topics)).alias("at"),
         a.alias("a"),
         b.alias("b"),
         *(each for at, (name, reader) in enumerate(readers) for each in _at_consumer(at, name, reader)),

@@ -60,10 +60,14 @@ class InboxSide(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LogFacts:
-    """A topic. `expires_after_s`: None where retention drops nothing, 0 where it goes by size too."""
+    """A topic. `expires_after_s`: None where retention drops nothing, 0 where it goes by size too.
+
+    `compacted`: it keeps the last message of each key only.
+    """
 
     topic_id: str
     expires_after_s: float | None = None
+    compacted: bool = False
 
 
 class LogSide(Protocol):
@@ -91,6 +95,10 @@ class LogSide(Protocol):
         ...
 
     def at_time(self, places: Sequence[Place], moment_ms: int) -> Offsets: ...
+    def claims(self, offsets: Offsets) -> Mapping[Place, int | None]:
+        """Which position the record at each offset claims; None where none stands there. Never asked of a copy."""
+        ...
+
     def raw(self, spark: SparkSession, starts: Offsets, ends: Offsets) -> DataFrame:
         """Committed records with topic, partition, offset, key, value, headers and timestamp."""
         ...

@@ -47,10 +47,11 @@ def _place() -> Column:
 
 def reads(reader: Reader) -> str:
     """Whether a consumer reads the topic that stands there."""
-    return _among(reader.topics)
+    return among(reader.topics)
 
 
-def _among(topics: Iterable[str]) -> str:
+def among(topics: Iterable[str]) -> str:
+    """Whether the topic that stands there is one of these."""
     listed = ", ".join(quoted(topic) for topic in sorted(topics)) or "''"
     return f"coalesce(topic in ({listed}), false)"
 
@@ -74,7 +75,7 @@ def _by_topic(seconds: Mapping[str, float], otherwise: str) -> str:
 def dropped(reader: Reader) -> str:
     moment = "cast(conv(concat(substr(id, 1, 8), substr(id, 10, 4)), 16, 10) as bigint)"
     is_uuid7 = "id rlike '^[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$'"
-    nameless = f"copies = 0 and rows > 0 and {_among(reader.pruned)}"
+    nameless = f"copies = 0 and rows > 0 and {among(reader.pruned)}"
     return f"case when {is_uuid7} then {moment} < {reader.kept_from_ms} else {nameless} end"
 
 

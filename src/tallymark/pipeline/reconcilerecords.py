@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tallymark.message import CE_ID, CE_SOURCE, TM_POSITION
+from tallymark.store.postgres.tallycells import FOLD, FOLD_MASK
 from tallymark.tally.digest import LIMBS
 
 if TYPE_CHECKING:
@@ -59,6 +61,23 @@ def halves(digest: Column) -> tuple[Column, Column]:
         F.conv(F.substring(digest, 1, 16), 16, -10).cast("bigint"),
         F.conv(F.substring(digest, 17, 16), 16, -10).cast("bigint"),
     )
+
+
+def number_of(topic: Column, topics: Sequence[str]) -> Column:
+    """A topic as its number among these; null where it is none of them. Numbers are many times cheaper than names."""
+    from pyspark.sql import functions as F
+
+    found = F.lit(None).cast("bigint")
+    for number, name in enumerate(topics):
+        found = F.when(topic == name, F.lit(number).cast("bigint")).otherwise(found)
+    return found
+
+
+def folded(position: Column, half: Column) -> Column:
+    """A message and the position that it claims, in one number: that of tallycells.sql (`{claim}`)."""
+    from pyspark.sql import functions as F
+
+    return F.pmod(position, F.lit(FOLD)) * half.bitwiseAND(FOLD_MASK)
 
 
 def limbs(first: Column, second: Column) -> list[Column]:

@@ -49,6 +49,7 @@ SPARK = Dialect(
     id_netstring=_part("cast(o.id as binary)"),
     named_netstring=_part("cast(coalesce(o.named, o.id) as binary)"),
     div="div",
+    moment="timestamp",
     quote="`",
 )
 
@@ -96,6 +97,9 @@ class ArchivedLog:
         del moment_ms
         bounds = self.bounds({topic for topic, _ in places})
         return {place: bounds[place][0] for place in places}
+
+    def claims(self, offsets: Offsets) -> dict[Place, int | None]:
+        raise AssertionError(f"a copy is of the log that it was made of: {offsets}")
 
     def raw(self, spark: SparkSession, starts: Offsets, ends: Offsets) -> DataFrame:
         from pyspark.sql import functions as F

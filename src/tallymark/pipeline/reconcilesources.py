@@ -16,6 +16,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 from tallymark.broker import offsets as kafka_offsets
+from tallymark.broker import peek
 from tallymark.broker import topics as kafka_topics
 from tallymark.errors import Problem, SettingsError
 from tallymark.pipeline import failures, kafkasource
@@ -101,7 +102,11 @@ class LiveLog:
     def facts(self, topics: Sequence[str]) -> dict[str, LogFacts]:
         found = kafka_topics.describe(self.admin, list(topics), patience=2.0)
         return {
-            topic: LogFacts(each.topic_id, _expires_after_s(each.retention_ms, each.retention_bytes))
+            topic: LogFacts(
+                each.topic_id,
+                _expires_after_s(each.retention_ms, each.retention_bytes),
+                "compact" in each.cleanup_policy,
+            )
             for topic, each in found.items()
         }
 
@@ -120,6 +125,9 @@ class LiveLog:
 
     def at_time(self, places: Sequence[Place], moment_ms: int) -> Offsets:
         return kafka_offsets.at_time(self.admin, list(places), moment_ms)
+
+    def claims(self, offsets: Offsets) -> dict[Place, int | None]:
+        return peek.claims(self.client, offsets)
 
     def raw(self, spark: SparkSession, starts: Offsets, ends: Offsets) -> DataFrame:
         return kafkasource.batch(spark, self.client, starts, ends)

@@ -81,11 +81,13 @@ def data(chain: list[Certificate], ground: Ground, cells: Cells, found: Verifica
             )
             continue
         number = said.window.start // ground.rows
-        dropped = _dropped(said, ground)
+        remade = _of_another_log(certificate, ground)
+        dropped = _dropped(said, ground, remade)
         # An archive drops nothing: what Kafka has dropped since, it does not know.
         forgotten = _forgotten(ground, cells, number, said.offsets if ground.copied_at else dropped)
         # An archive holds what there was since it was begun: it drops nothing.
         early = [] if ground.copied_at else _before_their_time(said, dropped, ground, cells)
+        early = [place for place in early if _topic(place) not in remade]
         # Windows need not end where partitions do.
         shortened = max(said.window.start, FIRST_POSITION) < ground.view.outbox_from
         if shortened or (dropped and not early) or forgotten & said.consumers.keys():
@@ -95,7 +97,9 @@ def data(chain: list[Certificate], ground: Ground, cells: Cells, found: Verifica
         now = stated(ground, cells, number)
         found.recomputed += 1
         wrong = [f"the log has dropped some of it before its time: {', '.join(early)}"] if early else []
-        wrong += differences(said, now, log=not dropped, without=forgotten | ground.retired)
+        wrong += differences(
+            said, now, log=not dropped, without=forgotten | ground.retired | _moved_on(said, ground)
+        )
         for what in wrong:
             found.wrong.append(
                 {"certificate": certificate.number, "window": _window(certificate), "what": what}
@@ -130,10 +134,26 @@ def _ends_before(said: Statement, topics: Collection[str], ends: Mapping[Place, 
     return any(high >= ends.get(place, 0) for place, high in stood if place[0] in topics)
 
 
-def _dropped(said: Statement, ground: Ground) -> list[str]:
+def _of_another_log(given: Certificate, ground: Ground) -> set[str]:
+    """Topics that were deleted and made anew since it was given, as somebody has accepted."""
+    looked_at = given.said.looked_at or given.issued_at
+    return {topic for topic, at in ground.view.remade.items() if looked_at is None or looked_at < at}
+
+
+def _dropped(said: Statement, ground: Ground, remade: Collection[str]) -> list[str]:
     """The partitions of which the log has dropped something of the window."""
     starts = {place_text(place): start for place, start in ground.starts.items()}
-    return [place for place, (low, _) in said.offsets.items() if low < starts.get(place, low + 1)]
+    return [
+        place
+        for place, (low, _) in said.offsets.items()
+        if low < starts.get(place, low + 1) or _topic(place) in remade
+    ]
+
+
+def _moved_on(said: Statement, ground: Ground) -> set[str]:
+    """Consumers that no longer read all of the window's topics that they read once: nobody says when they left off."""
+    topics = {_topic(place) for place in said.offsets}
+    return {label for label, view in ground.consumers.items() if view.dropped & topics}
 
 
 def _before_their_time(said: Statement, dropped: list[str], ground: Ground, cells: Cells) -> list[str]:

@@ -136,6 +136,10 @@ def evidence(verdict: Verdict, stage: Stage, marks: Marks, consumer: str = "") -
     sentence = _SENTENCES.get((verdict, stage)) or _SENTENCES[verdict, None]
     if verdict is Verdict.LOST_IN_LOG:
         sentence = _GONE[marks.gone]
+    elif verdict is Verdict.LATE and stage is Stage.RELAY and marks.gone == "hidden":
+        sentence = (
+            "a batch has sent it, and behind a transaction that is open in its partition nobody can read it"
+        )
     elif verdict is Verdict.LOST_IN_INBOX:
         sentence += "; the log no longer reaches back to it" if marks.copies == 0 else ""
         sentence += "; its effect was made all the same" if marks.effects else ""
@@ -151,6 +155,7 @@ _GONE: Mapping[str, str] = {
     "": "a consumer has it from an offset that the log still covers, and the log lacks it: truncated",
     "deleted": "the log starts behind it, although retention would have kept it: records were deleted",
     "expired": "it expired in the log before {consumer} had read it",
+    "remade": "its topic was deleted and made anew before {consumer} had read it",
 }
 _SENTENCES: Mapping[tuple[Verdict, Stage | None], str] = {
     (Verdict.LATE, Stage.RELAY): "no batch has sent it for longer than the limit",

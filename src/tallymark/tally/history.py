@@ -117,7 +117,11 @@ def _common(
         "copies": len(mine.copies),
         "repeats": max(0, len(comparable) - max(1, len(mine.rows)), len(mine.copies) - len(claimed)),
         "altered_in_log": bool(mine.rows)
-        and bool({copy.digest for copy in mine.copies} - digests or ours - positions - rowless),
+        and bool(
+            {copy.digest for copy in mine.copies} - digests
+            or ours - positions - rowless
+            or {copy.topic for copy in mine.copies} - {row.topic for row in mine.rows}
+        ),
         "reordered": behind,
         "gone": "" if mine.copies else max((gone(row, horizon, firsts) for row in mine.rows), default=""),
         "old": age > horizon.late_after_s,
@@ -151,6 +155,10 @@ def _at_consumer(
     known_for = reader.known_for(max(mine.topics, default=""))
     youngest = min((row.age_s for row in mine.rows), default=0.0)
     gone = not mine.copies
+    # Which of them it had read of a log that keeps the last of each key, or when it began there, nobody can say.
+    forgotten = _dropped(id_, mine, reader) or (
+        gone and (youngest >= known_for or any(row.topic in horizon.compacted for row in mine.rows))
+    )
     # Where retention goes by size, nobody knows how long.
     expires = max((horizon.expires_after_s.get(row.topic) or math.inf for row in mine.rows), default=math.inf)
     return Marks(
@@ -166,8 +174,9 @@ def _at_consumer(
             < horizon.log_starts.get((row.topic, row.partition), 0)
             for row in mine.rows
             if row.partition is not None
-        ),
-        forgotten_in_inbox=_dropped(id_, mine, reader) or (gone and youngest >= known_for),
+        )
+        or (common["gone"] == "remade" and not forgotten),
+        forgotten_in_inbox=forgotten,
         effects=sum(each.outcome == ApplicationOutcome.APPLIED for each in done),
         finished=len(done),
         misapplied=misapplied,
@@ -254,7 +263,11 @@ def first_positions(history: History) -> dict[tuple[str, int, int], int]:
 
 
 def gone(row: Row, horizon: Horizon, firsts: Mapping[tuple[str, int, int], int]) -> str:
-    """Whether the log starts behind this row's place: "" if not, else "expired" or "deleted"."""
+    """Whether the log no longer reaches back to this row's place: "" if it does, else why (`Marks.gone`)."""
+    if row.age_s > horizon.remade_s.get(row.topic, math.inf):
+        return "remade"
+    if row.topic in horizon.compacted:
+        return "compacted"
     places = [
         place
         for place, start in horizon.log_starts.items()

@@ -131,6 +131,9 @@ class Horizon:
     # After so many seconds a topic's retention may drop a message; 0 where it goes by size too.
     expires_after_s: Mapping[str, float] = field(default_factory=dict)
     late_after_s: float = 300.0
+    # Topics whose log keeps the last message of each key only; how long ago topics were deleted and made anew.
+    compacted: frozenset[str] = frozenset()
+    remade_s: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,13 +10,16 @@ Into the log, for all consumers:
 - *cannot-know* (outbox): no outbox row, but its position lies before what the outbox still keeps.
 - *phantom*: in the log (or only in an inbox) with a position of ours, and no outbox has a row of it. Either somebody
   else produced it under our marks, or its outbox row was deleted.
-- *altered* (log): a copy's contents are not what the outbox holds, or it claims a position that is not its own.
+- *altered* (log): a copy's contents are not what the outbox holds, or it claims a position that is not its own, or it
+  stands in a topic that it was not written to.
 - *lost-in-relay*: a sent batch covers its row, the log reaches back to where it must stand, and it does not stand
   there; no consumer has it either.
 - *lost-in-log*: it was in the log, and is there no more: a consumer has it from an offset that the log still covers
   (*truncated*), or the log now starts behind it although retention would have kept it (*deleted*), or retention was
-  quicker than a consumer (*expired*).
-- *late*, *pending* (relay): no batch has sent it, or not the last time that it was written; older than the limit, or not.
+  quicker than a consumer (*expired*), or whoever deleted its topic and made it anew (*remade*). What a compacted topic
+  lacks is no loss: a later one of its key may have taken its place.
+- *late*, *pending* (relay): no batch has sent it, or not the last time that it was written, or a transaction that is open
+  in its partition hides it; older than the limit, or not.
 - *parked* (relay), *discarded*: it left its batch and waits for an operator; it was given up.
 - *doubled-in-log*: more committed copies than rows were written. A resend is a row of its own, and so is no double.
 - *reordered*: it stands in the log behind a message of its key with a higher position.
@@ -26,7 +29,7 @@ Into a consumer's database, for each one that reads its topic from its place on:
 - *dead*, *discarded*: it stands among the dead letters, and nobody has put it back; it was given up.
 - *late*, *pending* (relay): the inbox lacks it, and it was written again and not sent yet: a resend is on its way.
 - *cannot-know* (inbox): the inbox lacks it, and has dropped what it kept of that time; or the log has dropped it, and it
-  is older than the consumer: it may lie before where that began.
+  is older than the consumer, or of a compacted topic: it may lie before where that began, or have been gone by then.
 - *lost-in-inbox*: the consumer's position has passed it and all its copies, and the inbox lacks it.
 - *late*, *pending* (inbox): the position has not come to it yet.
 - *altered* (inbox): what was kept is not what was written.
@@ -77,7 +80,8 @@ class Marks:
     repeats: int = 0
     altered_in_log: bool = False
     reordered: bool = False
-    # Where the log should have it and starts behind it: "expired", "deleted"; "" where the log reaches back to it.
+    # Why the log may lack it: it starts behind it ("expired", "deleted"), is another one than it was sent to ("remade"),
+    # keeps the last of each key only ("compacted"), cannot be read up to there ("hidden"). "": it reaches back to it.
     gone: str = ""
     # On its way for longer than the limit, since it was written for the last time.
     old: bool = False
@@ -114,6 +118,8 @@ class Rule:
 
 
 _V, _S = Verdict, Stage
+# How a message leaves the log though nobody has lost it. As Python writes it, so does SQL.
+_BY_RIGHT = ("expired", "remade", "compacted")
 
 INTO_LOG: tuple[Rule, ...] = (
     Rule(
@@ -135,8 +141,8 @@ INTO_LOG: tuple[Rule, ...] = (
     Rule(
         _V.LOST_IN_LOG,
         _S.LOG,
-        "copies = 0 and sent > 0 and waiting = 0 and gone <> 'expired'",
-        lambda m: m.copies == 0 and m.sent > 0 and m.waiting == 0 and m.gone != "expired",
+        f"copies = 0 and sent > 0 and waiting = 0 and gone not in {_BY_RIGHT}",
+        lambda m: m.copies == 0 and m.sent > 0 and m.waiting == 0 and m.gone not in _BY_RIGHT,
     ),
     Rule(
         _V.LATE,
@@ -173,8 +179,8 @@ INTO_CONSUMER: tuple[Rule, ...] = (
     Rule(
         _V.DELIVERED,
         _S.LOG,
-        "kept = 0 and copies = 0 and gone <> 'expired'",
-        lambda m: m.kept == 0 and m.copies == 0 and m.gone != "expired",
+        f"kept = 0 and copies = 0 and gone not in {_BY_RIGHT}",
+        lambda m: m.kept == 0 and m.copies == 0 and m.gone not in _BY_RIGHT,
     ),
     Rule(_V.DEAD, _S.APPLY, "kept = 0 and dead > 0", lambda m: m.kept == 0 and m.dead > 0),
     Rule(_V.DISCARDED, _S.APPLY, "kept = 0 and given_up > 0", lambda m: m.kept == 0 and m.given_up > 0),

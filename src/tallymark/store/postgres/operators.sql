@@ -166,7 +166,9 @@ select id::text from {schema}.delayed
  order by created_at desc limit %(limit)s
 
 -- name: accept_topic
-update {schema}.topics set topic_id = %(topic_id)s, partitions = %(partitions)s, recorded_at = clock_timestamp()
+update {schema}.topics
+   set topic_id = %(topic_id)s, partitions = %(partitions)s, recorded_at = clock_timestamp(),
+       remade_at = case when topic_id = %(topic_id)s then remade_at else clock_timestamp() end
  where topic = %(topic)s
 returning topic
 

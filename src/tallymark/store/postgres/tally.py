@@ -30,7 +30,7 @@ from tallymark.tally.windows import Frontier
 # So much of each queue, and of dead letters, is held in memory: a few hundred bytes each.
 UNFINISHED = 1_000_000
 # So many that are overdue are named.
-OVERDUE = 1_000
+OVERDUE = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +59,8 @@ class ProducerView:
     # Positions of what was sent again, of the rows that they copy, and the id of both.
     resends: list[tuple[int, int, str]]
     at: datetime
+    # When a topic's log was last replaced by another one, which somebody has accepted.
+    remade: dict[str, datetime] = field(default_factory=dict)
     # What was due by then, and is not in the outbox yet; the longest overdue first.
     overdue: list[Delayed] = field(default_factory=list)
 
@@ -77,6 +79,9 @@ class ConsumerView:
     next_offsets: dict[Place, int] = field(default_factory=dict)
     # Where it began in each partition, as far as that was written down.
     starts: dict[Place, int] = field(default_factory=dict)
+    # Of which log each position is, by its topic's id, and topics that it once read and was told to read no more.
+    topic_ids: dict[Place, str] = field(default_factory=dict)
+    dropped: frozenset[str] = frozenset()
     # When it began with each topic, where that was written down: at the first of its partitions.
     begun: dict[str, datetime] = field(default_factory=dict)
     # Its positions are in Kafka: it has kept messages, and nothing here says what it has passed.
@@ -150,7 +155,8 @@ class TallyProducer(_Reads):
             relayed = min(
                 [last, *(first - 1 for first in firsts if first is not None), *holds.values()], default=last
             )
-            topics = {topic: (topic_id, partitions) for topic, topic_id, partitions in rows("topics")}
+            known = rows("topics")
+            topics = {topic: (topic_id, partitions) for topic, topic_id, partitions, _ in known}
             return ProducerView(
                 outbox_id=outbox_id,
                 lanes=lanes,
@@ -161,6 +167,7 @@ class TallyProducer(_Reads):
                 topics=topics,
                 resends=[(position, of, id_) for position, of, id_ in rows("resends")],
                 at=at,
+                remade={topic: remade_at for topic, _, _, remade_at in known if remade_at is not None},
                 overdue=[Delayed(*row) for row in rows("overdue", {"at": at, "limit": OVERDUE})],
             )
 
@@ -230,7 +237,7 @@ class TallyConsumers(_Reads):
             pruned = rows("pruned")
             found = {}
             for name, topics, created_at, kept_from, unordered in rows("consumers"):
-                read = {row[1] for row in positions if row[0] == name} | set(topics)
+                read = {row[1] for row in positions if row[0] == name and not row[7]} | set(topics)
                 view = ConsumerView(
                     self.name,
                     name,
@@ -240,9 +247,11 @@ class TallyConsumers(_Reads):
                     None if unordered is None else frozenset(unordered),
                     placeless=name in placeless,
                     pruned=frozenset(topic for owner, topic in pruned if owner == name),
+                    dropped=frozenset(row[1] for row in positions if row[0] == name and row[7]) - read,
                 )
-                for owner, topic, part, offset, start, begun in positions:
-                    if owner == name:
+                for owner, topic, part, offset, start, begun, topic_id, retired in positions:
+                    if owner == name and not retired:
+                        view.topic_ids[topic, part] = topic_id
                         view.next_offsets[topic, part] = offset
                         view.starts.update({} if start is None else {(topic, part): start})
                         at = begun or created_at

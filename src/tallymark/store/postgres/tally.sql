@@ -45,7 +45,7 @@ select position, of_position, id::text from {schema}.resends
 select id::text, topic, key, due_at from {schema}.delayed where due_at <= %(at)s order by due_at limit %(limit)s
 
 -- name: topics
-select topic, topic_id, partitions from {schema}.topics
+select topic, topic_id, partitions, remade_at from {schema}.topics
 
 -- name: unrecorded_topics
 -- Topics of the outbox that no relay has recorded yet, among the newest rows.
@@ -82,7 +82,9 @@ select c.name, c.topics, c.created_at, i.kept_from, c.unordered
 select name from {schema}.consumers where retired_at is not null
 
 -- name: positions
-select consumer, topic, partition, next_offset, start_offset, begun_at from {schema}.positions where retired_at is null
+-- Those of topics that a consumer reads no more among them: what it keeps of those is owed to nobody.
+select consumer, topic, partition, next_offset, start_offset, begun_at, topic_id, retired_at is not null
+  from {schema}.positions
 
 -- name: placeless
 -- Consumers whose positions are in Kafka, as they say, or as is told by messages from the log without a position.

@@ -10,6 +10,7 @@ import re
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from itertools import pairwise
 
 from tallymark.store.queries import load
@@ -18,6 +19,10 @@ _HIGHEST = uuid.UUID(int=2**128 - 1)
 _LOWEST = uuid.UUID(int=0)
 # Ids below this one are names of foreign producers (inbox/identity.py).
 _FIRST7 = uuid.UUID("00010000-0000-0000-0000-000000000000")
+
+# Beside its digest a window sums up which message claims which position: a prime, and bits of the digest, so that the
+# sum of ten thousand million of them is no overflow. It says where to look, and never what is so.
+FOLD, FOLD_MASK = 32_749, 2**20 - 1
 
 IdRange = tuple[uuid.UUID, uuid.UUID]
 ALL_IDS: IdRange = (_LOWEST, _HIGHEST)
@@ -47,6 +52,8 @@ class Dialect:
     id_netstring: str
     named_netstring: str
     div: str
+    # What stands before a moment as text.
+    moment: str
     quote: str = '"'
     # Behind a subselect: its columns are worked out once, however often they are used around it.
     fence: str = ""
@@ -71,6 +78,7 @@ POSTGRES = Dialect(
     named_netstring="case when o.named is null then ('36:' || o.id::text)::bytea"
     " else convert_to(octet_length(o.named) || ':' || o.named, 'UTF8') end",
     div="/",
+    moment="timestamptz",
     fence="offset 0",
 )
 
@@ -119,11 +127,22 @@ class CellQueries:
     def inbox_among(self, ids: Iterable[uuid.UUID]) -> str:
         return self._filled("inbox_among", ids=", ".join(f"'{each}'" for each in ids))
 
-    def overtaking(self, since: Mapping[Place, int]) -> str:
-        return self._filled("overtaking", places=_since(since))
+    def overtaking(self, since: Mapping[Place, int], remade: Mapping[str, datetime]) -> str:
+        """`remade`: topics whose offsets begin anew at a moment: what was applied before it is of another log."""
+        return self._filled("overtaking", places=_since(since), of_this_log=self._of_this_log(remade))
 
-    def misapplied(self, places: Iterable[Stretch]) -> str:
-        return self._filled("misapplied", places=_places(places))
+    def misapplied(self, places: Iterable[Stretch], remade: Mapping[str, datetime]) -> str:
+        return self._filled("misapplied", places=_places(places), of_this_log=self._of_this_log(remade))
+
+    def _of_this_log(self, remade: Mapping[str, datetime]) -> str:
+        moments = {topic: f"{self._dialect.moment} '{at.isoformat()}'" for topic, at in remade.items()}
+        return (
+            " and ".join(
+                f"(o.topic <> '{_plain(topic)}' or o.applied_at >= {at})"
+                for topic, at in sorted(moments.items())
+            )
+            or "true"
+        )
 
     def _filled(self, name: str, *, named: bool = True, **values: int | str | uuid.UUID) -> str:
         """`named`: whether its rows may have a producer's own name in place of an id."""
@@ -140,6 +159,7 @@ class CellQueries:
             "hash1": words.hash1,
             "bytewise": words.bytewise,
             "div": words.div,
+            "claim": f"(place % {FOLD}) * (a & {FOLD_MASK})",
             "fence": words.fence,
             "rows": self._rows,
             "bucket": self._bucket,

@@ -3,12 +3,13 @@
 
 -- name: outbox_cells
 -- Windows of the outbox, summed where the rows are: a digest travels, not a message. MD5 over netstrings, as in
--- tally/digest.py; its 128 bits as four sums. Behind a fence: PostgreSQL would put the digest wherever its name stands,
+-- tally/digest.py; its 128 bits as four sums. `claims` ties each to its position. Behind a fence: PostgreSQL would put the digest wherever its name stands,
 -- and make it four times.
 select w, topic, count(*) as n, sum((a >> 32) & 4294967295)::bigint as l0, sum(a & 4294967295)::bigint as l1,
-       sum((b >> 32) & 4294967295)::bigint as l2, sum(b & 4294967295)::bigint as l3, min(id) as low, max(id) as high
-  from (select w, topic, id, {first_half} as a, {second_half} as b
-          from (select o.position {div} {rows} as w, o.topic, {bytewise} as id, {digest} as h
+       sum((b >> 32) & 4294967295)::bigint as l2, sum(b & 4294967295)::bigint as l3, min(id) as low, max(id) as high,
+       sum({claim})::bigint as claims
+  from (select w, topic, id, place, {first_half} as a, {second_half} as b
+          from (select o.position {div} {rows} as w, o.topic, o.position as place, {bytewise} as id, {digest} as h
                   from {schema}.outbox o
                  where o.position >= {first} and o.position < {upto} {fence}) hashed {fence}) cut
  group by w, topic
@@ -50,7 +51,7 @@ select o.consumer, o.source, o.topic, count(*) as n
  group by o.consumer, o.source, o.topic
 
 -- name: inbox_rows
-select o.consumer, o.source, {id} as id, o.topic, o.partition, o."offset", o.position, o.key, {digest} as digest
+select o.consumer, o.source, {id} as id, o.topic, o.partition, o."offset", o.position, o.key, {digest} as digest, o.kept_at
   from {schema}.inbox o where o.id >= '{low}' and o.id < '{high}' and {positions}
 
 -- name: effect_rows
@@ -98,7 +99,7 @@ select consumer, topic, partition, min(low) as low, max(highest) as high
           from (select o.consumer, o.topic, o.partition, o.applied_at, min(o."offset") as low, max(o."offset") as high,
                        min(o.seq) as first
                   from {schema}.applications o
-                 where o.outcome = 'applied' and o."offset" is not null and {places}
+                 where o.outcome = 'applied' and o."offset" is not null and {places} and {of_this_log}
                  group by o.consumer, o.topic, o.partition, o.applied_at) turns) passed
  where low < highest
  group by consumer, topic, partition
@@ -113,7 +114,7 @@ with effects as (
            min(o.seq) over (partition by o.consumer, o.topic, o.partition, i.key, o.applied_at) as first
       from {schema}.applications o
       join {schema}.inbox i on i.id = o.id and i.source = o.source and i.consumer = o.consumer
-     where o.outcome = 'applied' and o."offset" is not null and i.key is not null and {places}
+     where o.outcome = 'applied' and o."offset" is not null and i.key is not null and {places} and {of_this_log}
        and not exists (select 1 from {schema}.dead_letters d
                         where d.id = o.id and d.source = o.source and d.consumer = o.consumer)
 ), passed as (

@@ -54,6 +54,8 @@ def producer_of(said: Mapping[str, Any]) -> ProducerView | None:
         # Snapshots of earlier versions do not say whose positions they are.
         resends=[(position, of, id_[0] if id_ else "") for position, of, *id_ in given["resends"]],
         at=datetime.fromisoformat(given["at"]),
+        # Snapshots of earlier versions do not say.
+        remade={topic: datetime.fromisoformat(at) for topic, at in given.get("remade", ())},
         overdue=[
             Delayed(id_, topic, None if key is None else bytes.fromhex(key), datetime.fromisoformat(due_at))
             for id_, topic, key, due_at in given.get("overdue", ())
@@ -78,6 +80,8 @@ def consumers_of(said: Mapping[str, Any], database: str) -> list[ConsumerView]:
             # Snapshots of earlier versions do not say.
             starts={(topic, part): offset for topic, part, offset in given.get("starts", ())},
             begun={topic: datetime.fromisoformat(at) for topic, at in given.get("begun", ())},
+            topic_ids={(topic, part): id_ for topic, part, id_ in given.get("topic_ids", ())},
+            dropped=frozenset(given.get("dropped", ())),
             placeless=given.get("placeless", False),
             queued=[Queued(**row) for row in given["queued"]],
             letters=[Letter(**row) for row in given["letters"]],
@@ -107,6 +111,7 @@ def _of_producer(view: ProducerView) -> dict[str, Any]:
         "topics": [[topic, *rest] for topic, rest in view.topics.items()],
         "resends": [list(each) for each in view.resends],
         "at": view.at.isoformat(),
+        "remade": [[topic, at.isoformat()] for topic, at in view.remade.items()],
         "overdue": [
             [each.id, each.topic, None if each.key is None else each.key.hex(), each.due_at.isoformat()]
             for each in view.overdue
@@ -124,6 +129,8 @@ def _of_consumer(view: ConsumerView) -> dict[str, Any]:
         "next_offsets": [[*place, offset] for place, offset in view.next_offsets.items()],
         "starts": [[*place, offset] for place, offset in view.starts.items()],
         "begun": [[topic, at.isoformat()] for topic, at in view.begun.items()],
+        "topic_ids": [[*place, id_] for place, id_ in view.topic_ids.items()],
+        "dropped": sorted(view.dropped),
         "placeless": view.placeless,
         "queued": [dataclasses.asdict(row) for row in view.queued],
         "letters": [dataclasses.asdict(row) for row in view.letters],
