@@ -86,7 +86,8 @@ def _partition(key: bytes) -> int:
 def test_where_partitions_were_added_a_message_stood_where_a_consumer_has_it_from() -> None:
     """Hashed over today's partitions it would be looked for where it never was, and be called lost."""
     assert lost(age_s=1000, kept_at=7) == (Verdict.DELIVERED, Stage.LOG)
-    assert lost(age_s=1000, kept_at=31) == (Verdict.DELIVERED, Stage.LOG)
+    # The log still reaches back to there, and has it no more.
+    assert lost(age_s=1000, kept_at=30) == (Verdict.LOST_IN_LOG, Stage.LOG)
     assert lost(age_s=100, kept_at=7) == (Verdict.LOST_IN_LOG, Stage.LOG)
 
 

@@ -114,8 +114,7 @@ class Judge:
             partition=None if self._came_later(single, partition) else partition,
             lane=single.lane or 0,
         )
-        # What was parked came out of turn: its position says nothing of its place.
-        how = gone(row, self._horizon, {} if single.parked_once else self._firsts)
+        how = self._gone(single, row)
         if self._copied and how:
             # Nobody deletes from an archive: it was begun later, or passes over what Kafka had dropped.
             how = "expired"
@@ -165,6 +164,18 @@ class Judge:
         # Ages go by the moment that the outbox was looked at; a copy of the log may be of another one.
         late = {"old": False} if self._copied else {"gone": "hidden"}
         return dataclasses.replace(marks, sent=0, waiting=marks.sent, **late)
+
+    def _gone(self, single: Single, row: Row) -> str:
+        # What was parked came out of turn: its position says nothing of its place.
+        how = gone(row, self._horizon, {} if single.parked_once else self._firsts)
+        start = self._horizon.log_starts.get((row.topic, row.partition if row.partition is not None else -1))
+        if single.offset is None or start is None or how in ("remade", "compacted"):
+            return how
+        # A consumer has it from there: whether the log still reaches back to that is no question of what it holds.
+        if single.offset >= start:
+            return ""
+        expired = single.age_s > self._horizon.expires_after_s.get(row.topic, math.inf)
+        return "expired" if expired else "deleted"
 
     def _came_later(self, single: Single, partition: int | None) -> bool:
         """Whether a message that may have expired could be older than the partition that its key has today.
