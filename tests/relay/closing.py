@@ -1,4 +1,7 @@
-"""python -m tests.relay.closing SERVERS TOPIC ROUNDS: closes a lane's producers in mid-transaction, again and again."""
+"""python -m tests.relay.closing SERVERS TOPIC ROUNDS HOW: lets go of a lane's producers in mid-transaction.
+
+Again and again. HOW: `close` all of them, or `renew` the one whose turn it is, and go on to the next batch.
+"""
 
 from __future__ import annotations
 
@@ -15,25 +18,36 @@ from tallymark.relay.ports import Identity, TopicRecord
 _ANSWERED_S = 0.008
 
 
-def main(servers: str, topic: str, rounds: int) -> None:
+def fenced(servers: str, topic: str) -> LaneProducers:
+    """Of an outbox of its own: nobody waits until what another left open is aborted."""
+    settings = PublisherSettings(
+        {"bootstrap.servers": servers},
+        Identity(str(uuid.uuid4()), 1, None),
+        0,
+        ModePolicy.of(Mode.TRANSACTIONAL),
+        "closing",
+        30.0,
+    )
+    producers = LaneProducers(settings, [TopicRecord(topic, "", 3, 1_048_588)])
+    producers.fence()
+    return producers
+
+
+def main(servers: str, topic: str, rounds: int, how: str) -> None:
+    producers = fenced(servers, topic)
     for turn in range(rounds):
-        # An outbox of its own each time: nobody waits until what was left open is aborted.
-        settings = PublisherSettings(
-            {"bootstrap.servers": servers},
-            Identity(str(uuid.uuid4()), 1, None),
-            0,
-            ModePolicy.of(Mode.TRANSACTIONAL),
-            "closing",
-            30.0,
-        )
-        producers = LaneProducers(settings, [TopicRecord(topic, "", 3, 1_048_588)])
-        producers.fence()
         producers.now.begin_transaction()
         for number in range(50):
             producers.now.produce(topic, os.urandom(200), partition=number % 3)
         producers.now.poll(_ANSWERED_S * (turn % 16) / 16)
-        producers.close()
+        if how == "renew":
+            producers.renew()
+            producers.turn()
+        else:
+            producers.close()
+            producers = fenced(servers, topic)
+    producers.close()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4])

@@ -9,7 +9,8 @@ from tests.relay.ground import Ground
 
 
 @pytest.mark.full
-def test_producers_are_closed_whatever_they_wait_for(ground: Ground) -> None:
+@pytest.mark.parametrize(("how", "rounds"), [("close", 400), ("renew", 150)])
+def test_producers_are_let_go_whatever_they_wait_for(ground: Ground, how: str, rounds: int) -> None:
     """librdkafka ends it with SIGABRT where it is destroyed as it tells Kafka of partitions: one in some hundred."""
-    with start_child(["-m", "tests.relay.closing", ground.servers, ground.topic, "400"]) as child:
+    with start_child(["-m", "tests.relay.closing", ground.servers, ground.topic, str(rounds), how]) as child:
         assert child.wait(within=280) == 0, child.output

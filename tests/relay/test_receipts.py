@@ -11,6 +11,7 @@ from psycopg.conninfo import make_conninfo
 
 from tallymark.broker import receipts
 from tallymark.broker.kafka import AdminClient, NewTopic
+from tallymark.broker.patience import Patience
 from tallymark.errors import Inconsistent, OutcomeUnknown
 from tallymark.relay.ports import Receipt
 from tests import journal
@@ -72,9 +73,8 @@ def test_another_lanes_open_transaction_hides_nothing(make_ground: MakeGround) -
         until_idle(worker)
         identity = ground.store().identity()
         stranger = _open_transaction(ground, 1 - worker.lane.lane)
-        last = receipts.last(
-            {"bootstrap.servers": ground.servers}, identity, worker.lane.lane, "tallymark.", None
-        )
+        client = {"bootstrap.servers": ground.servers}
+        last = receipts.last(client, identity, worker.lane.lane, "tallymark.", None, Patience(30.0))
         assert last is not None
         assert worker.lane.receipt is not None
         assert (last.number, last.token) == (worker.lane.receipt.number, worker.lane.receipt.token)

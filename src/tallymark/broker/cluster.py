@@ -10,7 +10,8 @@ from tallymark.broker.kafka import AdminClient
 from tallymark.broker.patience import Pace
 from tallymark.broker.producers import PublisherSettings
 from tallymark.broker.publisher import KafkaPublisher
-from tallymark.broker.safety import Purpose, judge, refused
+from tallymark.broker.reach import admin_client
+from tallymark.broker.safety import Purpose, TopicFacts, judge, refused
 from tallymark.errors import AccessDenied, UsageError
 from tallymark.lifecycle import Mode
 from tallymark.policy import ModePolicy
@@ -47,12 +48,20 @@ class KafkaCluster:
         return KafkaPublisher(settings, topics, pace)
 
     def inspect(self, topic: str) -> TopicReport:
+        return self.inspect_all([topic])[0]
+
+    def inspect_all(self, wanted: Sequence[str]) -> list[TopicReport]:
         if self._admin is None:
-            self._admin = AdminClient(profiles.admin(self._client))
+            self._admin = admin_client(self._client)
         try:
-            facts = topics.describe(self._admin, [topic]).get(topic)
-        except (AccessDenied, UsageError) as refusal:  # no right to it, or no topic can be called so
-            return TopicReport(topic, problem=str(refusal))
+            facts = topics.describe(self._admin, wanted)
+        except (AccessDenied, UsageError) as refusal:  # no right to one, or no topic can be called so
+            if len(wanted) == 1:
+                return [TopicReport(wanted[0], problem=str(refusal))]
+            return [self.inspect(topic) for topic in wanted]  # to which, is learnt one by one
+        return [self._judged(topic, facts.get(topic)) for topic in wanted]
+
+    def _judged(self, topic: str, facts: TopicFacts | None) -> TopicReport:
         if facts is None:
             return TopicReport(topic, problem=f"there is no topic {topic}")
         if not facts.writable:

@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from tallymark.broker import faults, profiles, reach
 from tallymark.broker import offsets as log_offsets
+from tallymark.broker.clients import made
 from tallymark.broker.kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 from tallymark.broker.look import CHUNK, Look
 from tallymark.inbox.logport import Assignment, Polled
@@ -47,10 +48,7 @@ class KafkaLog:
         max_poll_interval_ms: int = 300_000,
     ) -> None:
         self._admin = reach.admin_client(client)
-        try:
-            self._consumer = self._made(client, group, session_timeout_ms, max_poll_interval_ms)
-        except KafkaException as error:
-            raise faults.wrong_setting(error) from error
+        self._consumer = self._made(client, group, session_timeout_ms, max_poll_interval_ms)
         # What Kafka was last asked to note, and what of it it refused: that is asked for again.
         self._asked: dict[Place, int] = {}
         self._refused: dict[Place, int] = {}
@@ -62,7 +60,8 @@ class KafkaLog:
     def _made(
         self, client: profiles.Client, group: str, session_timeout_ms: int, max_poll_interval_ms: int
     ) -> Consumer:
-        return Consumer(
+        return made(
+            Consumer,
             {
                 **profiles.consumer(client, group=group),
                 "enable.partition.eof": True,
@@ -78,7 +77,7 @@ class KafkaLog:
                 # Partitions that were added are found within seconds, not minutes.
                 "topic.metadata.refresh.interval.ms": 10_000,
                 "on_commit": self._noted,
-            }
+            },
         )
 
     def join(self, topics: Sequence[str], assignment: Assignment) -> None:

@@ -5,6 +5,7 @@ producer of it: a lane is fenced when both are.
 from __future__ import annotations
 
 from tallymark.broker import faults, profiles
+from tallymark.broker.clients import made
 from tallymark.broker.kafka import KafkaError, KafkaException, Producer
 from tallymark.broker.patience import Patience
 from tallymark.broker.verdicts import DENIED
@@ -46,7 +47,7 @@ def may_use_transactions(client: profiles.Client, identity: Identity) -> None:
     profile = profiles.transactional_producer(
         client, transactional_id=transactional_ids(identity, "check")[0]
     )
-    fence(Producer(profile), Patience(_CHECK_WITHIN_S))
+    fence(made(Producer, profile), Patience(_CHECK_WITHIN_S))
 
 
 def _not_fenced(error: KafkaException) -> Exception:

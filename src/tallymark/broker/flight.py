@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tallymark.broker.kafka import KafkaError, Message
-from tallymark.broker.verdicts import BESIDE, CONSEQUENCES
+from tallymark.broker.verdicts import BESIDE, CONSEQUENCES, Scope, scope_of
 from tallymark.relay.ports import Failure, Receipt, Row
 
 
@@ -36,6 +36,11 @@ class Flight:
     def causes(self) -> list[tuple[Row, KafkaError]]:
         """What failed of itself."""
         return [(row, error) for row, error in self.failures if error.code() not in CONSEQUENCES]
+
+    @property
+    def too_large(self) -> list[tuple[Row, KafkaError]]:
+        """Those of which Kafka says so, or of their record batch."""
+        return [(row, error) for row, error in self.failures if scope_of(error.code()) is Scope.SIZE]
 
     @property
     def first_failure(self) -> tuple[Row, KafkaError] | None:

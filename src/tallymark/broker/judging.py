@@ -21,7 +21,7 @@ Fail = Callable[[Sequence[Row]], tuple[Row, KafkaError] | None]
 # Said of a record batch as a whole.
 _OF_ALL = frozenset({KafkaError.INVALID_RECORD, KafkaError.INVALID_MSG})
 # So many are found at a time: they are parked before the next are looked for.
-_AT_A_TIME = 32
+AT_A_TIME = 32
 
 
 def tell_apart(flight: Flight, fail: Fail) -> None:
@@ -58,7 +58,7 @@ class _Search:
         """Whether any of these fails; `refused` where that is known."""
         if self._untimely:
             rows = [row for row in rows if row[2] not in self._untimely]
-        if not rows or len(self._found) >= _AT_A_TIME:
+        if not rows or len(self._found) >= AT_A_TIME:
             return False
         if not refused or len(rows) == 1:
             said = self._fail(rows)

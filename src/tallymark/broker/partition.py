@@ -1,12 +1,10 @@
 """Which partition a key belongs to: murmur2, as in Java, over a partition count that the caller has recorded. Pure.
 
 The relay places keys itself, rather than leaving it to the client, so that partitions added to a topic do not move
-keys in mid-stream.
+keys in mid-stream. Nothing is remembered here: keys may be long, and whoever places millions knows what to keep.
 """
 
 from __future__ import annotations
-
-from functools import lru_cache
 
 _M = 0x5BD1E995
 _MASK = 0xFFFFFFFF
@@ -28,7 +26,6 @@ def murmur2(data: bytes) -> int:
     return h ^ (h >> 15)
 
 
-@lru_cache(maxsize=65_536)
 def partition_of(key: bytes, partitions: int) -> int:
     """The partition that Java's default partitioner gives this key."""
     return (murmur2(key) & 0x7FFFFFFF) % partitions

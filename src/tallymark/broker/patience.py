@@ -48,7 +48,7 @@ class Patience:
         # Told twice, it does not begin anew.
         self._end = min(self._end, time.monotonic() + within_s)
 
-    def begin(self) -> Callable[[], bool]:
-        """Whether there is time left, from now on."""
-        deadline = time.monotonic() + self._seconds
+    def begin(self, seconds: float | None = None) -> Callable[[], bool]:
+        """Whether there is time left, from now on: as ever, or so much."""
+        deadline = time.monotonic() + (self._seconds if seconds is None else seconds)
         return lambda: time.monotonic() < min(deadline, self._end)

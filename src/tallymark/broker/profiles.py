@@ -55,6 +55,7 @@ def idempotent_producer(
     return {
         "compression.type": "lz4",
         "linger.ms": 2,
+        # A kilobyte each, beside what they carry. Larger batches go through it as it empties.
         "queue.buffering.max.messages": 200_000,
         **_base(client, on_error),
         "acks": "all",

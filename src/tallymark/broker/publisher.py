@@ -26,18 +26,16 @@ from typing import TypeVar
 
 from tallymark.broker import faults, fencing, receipts
 from tallymark.broker.flight import Flight
-from tallymark.broker.judging import judge, passes, tell_apart
+from tallymark.broker.handover import Handover
+from tallymark.broker.judging import AT_A_TIME, judge, passes, tell_apart
 from tallymark.broker.kafka import KafkaError, KafkaException, Message, Producer
 from tallymark.broker.patience import Pace
 from tallymark.broker.producers import LaneProducers, PublisherSettings
-from tallymark.broker.remembered import Headings, Placing
 from tallymark.broker.verdicts import CONSEQUENCES, Scope, scope_of
 from tallymark.crashpoint import reached
-from tallymark.errors import OutcomeUnknown, Unreachable, UsageError
-from tallymark.message import CE_ID, TM_POSITION
+from tallymark.errors import OutcomeUnknown, Unreachable
 from tallymark.relay.ports import (
     Batch,
-    Failure,
     Outcome,
     Receipt,
     Refused,
@@ -51,9 +49,6 @@ from tallymark.relay.ports import (
 _O = TypeVar("_O", bound=Outcome)
 
 _COMMIT_SLICE_S = 1.0
-# So many messages are handed to the client before its reports are heard.
-_SERVE_EVERY = 2_000
-_KEYLESS = "topic {} is compacted: it takes no message without a key"
 
 
 class KafkaPublisher:
@@ -65,16 +60,14 @@ class KafkaPublisher:
         self._settings = settings
         self._pace = pace or Pace(settings.transaction_timeout_s)
         self._transactional = settings.policy.transactional
-        self._headings = Headings()
-        self._placings: dict[str, Placing] = {}
-        self._keyed: set[str] = set()
         self._receipts = receipts.topic_of(settings.identity, settings.prefix)
         self._flights: deque[Flight] = deque()
         self._clock_ms = 0
         self._refusal: KafkaError | None = None
         self._producers = LaneProducers(settings, topics)
+        self._handover = Handover(self._producers)
         for record in topics:
-            self._note(record)
+            self._handover.note(record)
 
     @property
     def _producer(self) -> Producer:
@@ -94,7 +87,7 @@ class KafkaPublisher:
         if not self._transactional:
             return after
         s = self._settings
-        return receipts.last(s.client, s.identity, s.lane, s.prefix, after)
+        return receipts.last(s.client, s.identity, s.lane, s.prefix, after, self._producers.patience)
 
     def send(self, batch: Batch, rows: Sequence[Row]) -> None:
         self._producers.turn()
@@ -146,12 +139,8 @@ class KafkaPublisher:
             return Unknown(str(faults.explain(error.__cause__)))
 
     def learn(self, record: TopicRecord) -> bool:
-        self._note(record)
+        self._handover.note(record)
         return self._producers.fit(record)
-
-    def _note(self, record: TopicRecord) -> None:
-        self._placings[record.topic] = Placing(record.partitions)
-        (self._keyed.add if record.keyed else self._keyed.discard)(record.topic)
 
     def hurry(self, within_s: float) -> None:
         self._producers.patience.hurry(within_s)
@@ -170,39 +159,7 @@ class KafkaPublisher:
         self._hand_over(flight, flight.rows[halfway:], careful=careful)
 
     def _hand_over(self, flight: Flight, rows: Sequence[Row], *, careful: bool) -> None:
-        # A relay's busiest loop, millions of times: a tenth of its time hangs on what is looked up, and how.
-        produce, headings, placings = self._producer.produce, self._headings, self._placings
-        clock_ms = self._clock_ms
-        for start in range(0, len(rows), _SERVE_EVERY):
-            produced = 0
-            for row in rows[start : start + _SERVE_EVERY]:
-                position, id_, topic, key, value, headers, partition, _ = row
-                if key is None and topic in self._keyed:
-                    # Kafka would blame all that shares its record batch.
-                    flight.invalid.append(Failure(position, topic, _KEYLESS.format(topic)))
-                    continue
-                if partition is None:
-                    partition = placings[topic][key] if key is not None else -1
-                try:
-                    pairs = headings[headers] + [(CE_ID, id_), (TM_POSITION, str(position))]
-                except UsageError as error:
-                    flight.invalid.append(Failure(position, topic, f"its headers cannot be sent: {error}"))
-                    continue
-                report = partial(flight.delivered, row) if careful else None
-                try:
-                    while True:
-                        try:
-                            produce(topic, value, key, partition, report, timestamp=clock_ms, headers=pairs)
-                            break
-                        except BufferError:  # the client's queue is full: let it send
-                            self._producer.poll(0.05)
-                except KafkaException as error:
-                    flight.failures.append((row, faults.error_of(error)))
-                else:
-                    produced += 1
-            # Before the reports of these are heard, which count down.
-            flight.unacknowledged += produced if careful else 0
-            self._producer.poll(0)
+        self._handover.rows(flight, rows, self._clock_ms, careful=careful)
 
     def _produce_receipt(self, flight: Flight, batch: Batch) -> None:
         def written(error: KafkaError | None, message: Message) -> None:
@@ -210,14 +167,10 @@ class KafkaPublisher:
             if error is None:
                 flight.receipt = Receipt(batch.number, batch.token, message.offset() or 0, lane=batch.lane)
 
-        self._producer.produce(
-            self._receipts,
-            receipts.written(self._settings.identity, batch),
-            receipts.key_of(self._settings.identity, self._settings.lane),
-            self._settings.lane,
-            on_delivery=written,
-            timestamp=batch.clock_ms,
-        )
+        identity, lane = self._settings.identity, self._settings.lane
+        text, key = receipts.written(identity, batch), receipts.key_of(identity, lane)
+        produce = partial(self._producer.produce, timestamp=batch.clock_ms)
+        self._handover.put(partial(produce, self._receipts, text, key, lane, written))
 
     # In a transaction
 
@@ -258,7 +211,25 @@ class KafkaPublisher:
             # What is denied before it is sent has no report; and nothing else was in that transaction.
             return self._without_receipt(self._refusal)
         tell_apart(probe, self._fail)
+        self._find_others_too_large(probe)
         return judge(probe, self._fail, transactional=True)
+
+    def _find_others_too_large(self, probe: Flight) -> None:
+        """Where one is, others may be: each by itself would cost a round of the whole batch.
+
+        Small ones that are blamed beside it shared a record batch, and go with the next try.
+        """
+        large = [each for each in probe.too_large if self._handover.may_be_too_large(each[0])]
+        if not large:
+            return
+        suspects, found = [row for row in probe.rows if self._handover.may_be_too_large(row)], large
+        while found and len(large) < AT_A_TIME:
+            known = {row[0] for row, _ in large}
+            suspects = [row for row in suspects if row[0] not in known]
+            found = self._probe(suspects).too_large if suspects else []
+            large += found
+        blamed = {row[0] for row, _ in probe.too_large}
+        probe.failures = [each for each in probe.failures if each[0][0] not in blamed] + large
 
     def _without_receipt(self, error: KafkaError) -> Unknown:
         return Unknown(
@@ -279,10 +250,10 @@ class KafkaPublisher:
         self._producer.begin_transaction()
         self._produce(probe, careful=True)
         self._hear(probe, enough=lambda it: it.causes)
-        seen = probe.causes
+        # What the client still tells of it, once it is of no more use, is said to another.
+        heard = Flight(rows, failures=probe.causes, invalid=probe.invalid)
         self._producers.renew()  # what was still on its way is not waited for
-        probe.failures = seen
-        return probe
+        return heard
 
     # Without one
 

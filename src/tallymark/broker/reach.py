@@ -10,6 +10,7 @@ import time
 from dataclasses import dataclass
 
 from tallymark.broker import faults, profiles
+from tallymark.broker.clients import made
 from tallymark.broker.kafka import AdminClient, KafkaError, KafkaException
 
 _DEFINITE = frozenset(
@@ -33,10 +34,9 @@ class Reached:
 
 def admin_client(client: profiles.Client, on_error: profiles.OnError | None = None) -> AdminClient:
     """An admin client; settings that librdkafka refuses become a clear error."""
-    try:
-        return AdminClient(profiles.admin(client, on_error=on_error) if on_error else profiles.admin(client))
-    except KafkaException as error:
-        raise faults.wrong_setting(error) from error
+    return made(
+        AdminClient, profiles.admin(client, on_error=on_error) if on_error else profiles.admin(client)
+    )
 
 
 def reach(client: profiles.Client, timeout: float = 10.0) -> Reached:

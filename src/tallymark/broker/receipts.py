@@ -8,25 +8,33 @@ an open transaction.
 from __future__ import annotations
 
 import json
-import time
 from dataclasses import replace
 
 from tallymark.broker import faults, profiles, topics
+from tallymark.broker.clients import made
 from tallymark.broker.kafka import (
-    AdminClient,
     Consumer,
     KafkaError,
     KafkaException,
+    Message,
     NewPartitions,
     TopicPartition,
 )
+from tallymark.broker.patience import Patience
+from tallymark.broker.reach import admin_client
 from tallymark.broker.safety import Purpose, judge, refused
 from tallymark.errors import AccessDenied, Inconsistent, OutcomeUnknown, Problem, Unreachable
 from tallymark.relay.ports import Batch, Identity, Receipt
 
 FORMAT = 1
-# Nobody asks when a receipt was written: no clock, ours or the database's, is a reason to refuse one.
-_SETTINGS = {"message.timestamp.type": "LogAppendTime"}
+_SETTINGS = {
+    # Nobody asks when a receipt was written: no clock, ours or the database's, is a reason to refuse one.
+    "message.timestamp.type": "LogAppendTime",
+    # Kafka compacts no segment that is still written to. By default that is one for a gigabyte or a week: millions of
+    # receipts, to be read one and all where the last one that was marked is gone.
+    "segment.bytes": str(16 * 1024 * 1024),
+}
+# So long nothing may come before what is asked for counts as unknown.
 _WAIT_S = 20.0
 _HEARD_OF_S = 5.0
 
@@ -76,7 +84,7 @@ def prepare(
     client: profiles.Client, identity: Identity, prefix: str, accepted: frozenset[str], copies: int
 ) -> str:
     """Make the receipts topic, or check that it is the one recorded and safe; gives back its topic id."""
-    admin = AdminClient(profiles.admin(client))
+    admin = admin_client(client)
     name = topic_of(identity, prefix)
     # One that is recorded, or was just made, may be unknown to the broker that is asked for a moment.
     patience = _HEARD_OF_S if identity.receipts_topic_id else 0
@@ -116,7 +124,12 @@ def prepare(
 
 
 def last(
-    client: profiles.Client, identity: Identity, lane: int, prefix: str, after: Receipt | None
+    client: profiles.Client,
+    identity: Identity,
+    lane: int,
+    prefix: str,
+    after: Receipt | None,
+    patience: Patience,
 ) -> Receipt | None:
     """The lane's last committed receipt. Call only after fencing: then nothing more can be added behind it.
 
@@ -128,10 +141,10 @@ def last(
     start = max(low, after.offset if after else low)
     if start >= end:
         return None
-    reader = Consumer(profiles.reader(client))
+    reader = made(Consumer, profiles.reader(client))
     try:
         reader.assign([TopicPartition(topic, lane, start)])
-        return _scan(reader, identity, lane, end)
+        return _scan(reader, identity, lane, end, patience)
     except KafkaException as error:
         raise OutcomeUnknown(
             f"the receipts of lane {lane} cannot be read: {faults.explain(error)}"
@@ -141,7 +154,7 @@ def last(
 
 
 def _ends(client: profiles.Client, partition: TopicPartition) -> tuple[int, int]:
-    whole = Consumer(profiles.reader(client, committed=False))
+    whole = made(Consumer, profiles.reader(client, committed=False))
     try:
         low, high = whole.get_watermark_offsets(partition, timeout=_WAIT_S)
         return low, high
@@ -153,22 +166,29 @@ def _ends(client: profiles.Client, partition: TopicPartition) -> tuple[int, int]
         whole.close()
 
 
-def _scan(reader: Consumer, identity: Identity, lane: int, end: int) -> Receipt | None:
-    found: Receipt | None = None
-    deadline = time.monotonic() + _WAIT_S
-    while time.monotonic() < deadline:
+def _scan(reader: Consumer, identity: Identity, lane: int, end: int, patience: Patience) -> Receipt | None:
+    """However many there are: as long as some come, the end comes nearer."""
+    last: Message | None = None
+    ours, goes_on = key_of(identity, lane), patience.begin(_WAIT_S)
+    while goes_on():
         for message in reader.consume(1000, timeout=0.2):
             error = message.error()
             if error is None:
-                found = read_back(message.value() or b"", message.offset() or 0)
-                if (found.outbox_id, found.lane) != (identity.outbox_id, lane):
-                    raise Inconsistent(
-                        f"a receipt of outbox {found.outbox_id}, lane {found.lane} stands among those of "
-                        f"{identity.outbox_id}, lane {lane}"
-                    )
-                found = replace(found, lane=lane)
+                if message.key() != ours:  # what does not belong here is found wherever it stands
+                    _read_ours(message, identity, lane)
+                last, goes_on = message, patience.begin(_WAIT_S)
             elif error.code() == KafkaError._PARTITION_EOF and (message.offset() or 0) >= end:
-                return found
+                return _read_ours(last, identity, lane) if last is not None else None
             elif error.code() != KafkaError._PARTITION_EOF and not error.retriable():
                 raise KafkaException(error)
     raise OutcomeUnknown(f"the receipts of lane {lane} could not be read to their end at offset {end}")
+
+
+def _read_ours(message: Message, identity: Identity, lane: int) -> Receipt:
+    found = read_back(message.value() or b"", message.offset() or 0)
+    if (found.outbox_id, found.lane) != (identity.outbox_id, lane):
+        raise Inconsistent(
+            f"a receipt of outbox {found.outbox_id}, lane {found.lane} stands among those of "
+            f"{identity.outbox_id}, lane {lane}"
+        )
+    return replace(found, lane=lane)

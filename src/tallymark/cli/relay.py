@@ -45,7 +45,7 @@ def run(
     from tallymark.broker.cluster import KafkaCluster
     from tallymark.broker.reach import reach
     from tallymark.observe.metrics import Metrics
-    from tallymark.relay.relay import Relay
+    from tallymark.relay.relay import Relay, house_kept
 
     loaded = connections.load(
         bootstrap_servers=bootstrap_servers,
@@ -58,7 +58,9 @@ def run(
     settings = loaded.settings
     client = connections.kafka_client(settings)
     config = _config(settings)
-    brokers = reach(client).brokers
+    stores, upkeep = _stores(settings, config.owner)
+    with house_kept(upkeep):
+        brokers = reach(client).brokers
     kafka = KafkaCluster(
         client,
         prefix=settings.topic_prefix,
@@ -67,7 +69,6 @@ def run(
         receipts_copies=min(3, brokers) if "replication.factor" in config.accepted else 3,
     )
     metrics = Metrics()
-    stores, upkeep = _stores(settings, config.owner)
     relay = Relay(stores, kafka, config, metrics=metrics, upkeep=upkeep)
     identity = relay.open()
     _say_what_it_promises(config, identity.outbox_id)

@@ -318,5 +318,8 @@ class Kafka(Protocol):
 
     def inspect(self, topic: str) -> TopicReport: ...
 
+    def inspect_all(self, wanted: Sequence[str]) -> Sequence[TopicReport]:
+        """The same of several, in their order, asked at once."""
+
     def prepare_receipts(self, identity: Identity) -> str:
         """Make or check the receipts topic; gives back its topic id."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from tallymark.errors import Inconsistent, TallymarkError, UsageError
@@ -27,6 +28,20 @@ from tallymark.relay.station import Station
 log = logging.getLogger("tallymark.relay")
 
 _MOVE_DUE_LIMIT = 1000
+
+
+@contextmanager
+def house_kept(upkeep: Upkeep | None) -> Iterator[None]:
+    """Once, where Kafka lets no relay start: writers need partitions all the same.
+
+    Such a relay ends, and so does the one that is started in its stead, for as long as Kafka is away.
+    """
+    try:
+        yield
+    except TallymarkError:
+        if upkeep is not None:
+            upkeep()
+        raise
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +104,11 @@ class Relay:
             )
         if self._config.notify:
             self._try_to_listen()
+        # A producer alone refuses some client settings: said now, not by some lane later.
+        self._kafka.publisher(identity, 0, self._config.mode, ()).close()
         if self._config.policy.transactional:
-            topic_id = self._kafka.prepare_receipts(identity)
+            with house_kept(self._upkeep):
+                topic_id = self._kafka.prepare_receipts(identity)
             if identity.receipts_topic_id is None:
                 self._store.record_receipts_topic(topic_id)
                 identity = self._store.identity()

@@ -85,12 +85,18 @@ class Station:
         except Inconsistent as finding:
             self.trouble = str(finding)
             log.critical("lane %d stops: %s", self.number, finding.sentence, extra={"action": "relay.halt"})
-            self._worker.ledger.store.halt(self._worker.lane, finding.sentence)
+            self._halt(finding.sentence)
         except TallymarkError as error:  # while finishing: whoever takes the lane next settles it
             log.warning("lane %d ended in doubt: %s", self.number, error, extra={"action": "relay.stop"})
             self._give_back()
         finally:
             self._worker.close()
+
+    def _halt(self, found: str) -> None:
+        try:
+            self._worker.ledger.store.halt(self._worker.lane, found)
+        except TallymarkError as error:  # whoever takes the lane next finds the same, and says so
+            log.warning("lane %d is not halted: %s", self.number, error, extra={"action": "relay.halt"})
 
     def _give_back(self) -> None:
         """What was begun is in doubt, and nobody need wait for our lease to find out."""

@@ -33,19 +33,21 @@ class TopicBook:
         news: list[TopicRecord] = []
         problems: dict[str, str] = {}
         now = time.monotonic()
-        for topic in topics:
-            known = self._known.get(topic)
-            if known is not None and now - known[0] < self._look_again_s:
-                continue
-            record, problem = self.judge(self._kafka.inspect(topic))
+        due = [topic for topic in topics if not self._is_fresh(topic, now)]
+        for report in self._kafka.inspect_all(due) if due else ():
+            record, problem = self.judge(report)
+            known = self._known.pop(report.topic, None)
             if record is None:
-                self._known.pop(topic, None)
-                problems[topic] = problem
+                problems[report.topic] = problem
                 continue
-            self._known[topic] = (now, record)
+            self._known[report.topic] = (now, record)
             if known is None or known[1] != record:
                 news.append(record)
         return news, problems
+
+    def _is_fresh(self, topic: str, now: float) -> bool:
+        known = self._known.get(topic)
+        return known is not None and now - known[0] < self._look_again_s
 
     def judge(self, report: TopicReport) -> tuple[TopicRecord | None, str]:
         """The record to publish by, or why there is none."""
