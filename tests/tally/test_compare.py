@@ -13,6 +13,7 @@ import pytest
 from tallymark.pipeline.reconcilecompare import Compared, Table, frame_of
 from tallymark.tally.comparing import Difference, repair_script, repair_sql
 from tests import journal
+from tests.cli.conftest import Run
 from tests.waiting import wait_for
 
 
@@ -199,6 +200,28 @@ def test_a_file_is_looked_at_again_beside_a_table(spark: Any, database: str, tmp
         }
     finally:
         compared.close()
+
+
+def test_the_verb_counts_by_column_and_writes_a_script_that_mends(
+    spark: Any, database: str, run: Run, tmp_path: Path
+) -> None:
+    for name in ("ledger", "copy"):
+        journal.query(database, f"create table {name} (id integer, n integer, note text)")
+        journal.query(database, f"insert into {name} select i, i, 'x' from generate_series(1, 5) i")
+    journal.query(database, "update copy set n = 0 where id in (1, 2)")
+    journal.query(database, "update copy set note = null where id in (2, 3)")
+    journal.query(database, "delete from copy where id = 4")
+    journal.query(database, "insert into copy values (6, 6, 'it''s')")
+    script = tmp_path / "mend.sql"
+    sides = ["--left", f"{database}:ledger", "--right", f"{database}:copy", "--key", "id"]
+    line = ["tally", "compare", *sides, "--conf", "spark.sql.shuffle.partitions=2", "--json"]
+    found = run(*line, "--repair", str(script))
+    assert found.code == 1, found.err
+    assert found.json["by_kind"] == {"differs": 3, "missing-left": 1, "missing-right": 1}
+    assert found.json["by_column"] == {"n": 2, "note": 2}
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute(script.read_bytes())
+    assert run(*line).code == 0
 
 
 @pytest.mark.parametrize("unique", ["", "primary key"])

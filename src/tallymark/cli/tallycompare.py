@@ -87,7 +87,7 @@ def _written(
     def seen() -> Any:
         for each in compared.differences():
             kinds[each.kind] += 1
-            by_column.update(each.columns)
+            by_column.update(list(each.columns))
             if len(shown) < limit:
                 shown.append(each)
             yield each
