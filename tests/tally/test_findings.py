@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 
 from tallymark.lifecycle import Stage, Verdict
 from tallymark.tally.findings import Finding, KeptFinding, Scope, merged
+from tallymark.tally.report import TallyReport
 
 MONDAY, TUESDAY, FRIDAY = (datetime(2026, 11, day, tzinfo=UTC) for day in (9, 10, 13))
 ALL = Scope(0, 999, whole=True)
@@ -77,3 +79,15 @@ def test_what_only_an_inbox_told_is_not_over_where_not_all_were_asked() -> None:
     assert not scope.covers(finding(consumer=""))
     assert scope.covers(finding(consumer="", stage=Stage.LOG))
     assert Scope(100, 199).covers(finding(consumer=""))
+
+
+def test_a_report_is_in_the_order_of_the_outbox_whichever_task_ends_first() -> None:
+    def told(*positions: int | None) -> dict[str, Any]:
+        report = TallyReport(rows=10)
+        for at in positions:
+            report.add("bank", Finding(f"m{at}", b"k", "t", 0, 1, at, "", Stage.LOG, Verdict.PHANTOM, ""))
+        return report.as_json()
+
+    assert told(21, None, 3, 5) == told(5, 3, 21, None)
+    assert [each["id"] for each in told(21, None, 3)["findings"]] == ["m3", "m21", "mNone"]
+    assert [each["window"] for each in told(21, 3, 5)["worst_windows"]] == [[0, 10], [20, 30]]

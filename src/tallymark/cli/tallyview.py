@@ -87,7 +87,7 @@ def report(done: TallyReport) -> list[Any]:
             f.offset,
             f.evidence,
         )
-        for f in done.findings[:_SHOWN]
+        for f in done.ordered[:_SHOWN]
     ]
     columns = (
         "id",

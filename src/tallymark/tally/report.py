@@ -49,6 +49,16 @@ class TallyReport:
             self.findings.append(finding)
 
     @property
+    def ordered(self) -> list[Finding]:
+        """In the order of the outbox: Spark gives them as its tasks end."""
+
+        def place(finding: Finding) -> tuple[bool, int, str, str]:
+            at = finding.position
+            return at is None, at or 0, finding.id, finding.consumer
+
+        return sorted(self.findings, key=place)
+
+    @property
     def clean(self) -> bool:
         return self.found == 0
 
@@ -71,9 +81,11 @@ class TallyReport:
             "reordered": self._count((Verdict.REORDERED,)),
             "worst_windows": [
                 {"outbox": outbox, "window": [at * self.rows, (at + 1) * self.rows], "findings": n}
-                for (outbox, at), n in self.by_window.most_common(10)
+                for (outbox, at), n in sorted(self.by_window.items(), key=lambda each: (-each[1], each[0]))[
+                    :10
+                ]
             ],
-            "findings": [finding.as_json() for finding in self.findings],
+            "findings": [finding.as_json() for finding in self.ordered],
             "truncated": self.found > len(self.findings),
             "remarks": list(self.remarks),
         }
