@@ -122,8 +122,8 @@ _WRITTEN: dict[str, Callable[[int], str | None]] = {
 }
 
 
-@pytest.mark.parametrize("few", [5_000, 0])
-@pytest.mark.parametrize("kind", ["text", "bigint"])
+@pytest.mark.parametrize("few", [5_000, pytest.param(0, marks=pytest.mark.full)])
+@pytest.mark.parametrize("kind", ["text", pytest.param("bigint", marks=pytest.mark.full)])
 def test_a_row_that_enters_both_tables_between_the_reads_is_no_difference(
     spark: Any, database: str, kind: str, few: int
 ) -> None:
@@ -158,6 +158,7 @@ def test_a_row_that_enters_both_tables_between_the_reads_is_no_difference(
     }
 
 
+@pytest.mark.full
 def test_whatever_a_key_is_it_is_found_again(spark: Any, database: str) -> None:
     """Also where the other table has it as another type, and something there that cannot be one of this."""
     for name, write in _WRITTEN.items():

@@ -208,6 +208,7 @@ def test_beyond_so_many_windows_those_read_along_are_judged_by_all_that_was_reco
     assert said["messages"] == len(ids)
 
 
+@pytest.mark.full
 def test_nothing_is_owed_to_a_consumer_of_what_was_logged_before_it_began_at_the_log_s_end(
     spark: Any, journey: Journey
 ) -> None:
