@@ -97,3 +97,30 @@ def test_what_was_parked_is_read_before_the_ends_of_the_log(database: str, boots
     ground = look(sources, "bank", config)
     choose_range(ground, sources, config)
     assert [row.state for row in ground.parked] == ["failed"]
+
+
+@dataclass(frozen=True)
+class Growing(LiveLog):
+    """A log that grows between its ends and the moment that is asked for: what was logged then lies behind them."""
+
+    def at_time(self, places: Sequence[Place], moment_ms: int) -> dict[Place, int]:
+        return dict.fromkeys(super().at_time(places, moment_ms), 1000)
+
+
+@dataclass(frozen=True)
+class GrowingSources(Sources):
+    @property
+    def log(self) -> Growing:
+        return Growing(self.client, self.admin)
+
+
+def test_since_reads_no_further_than_to_the_ends_that_were_asked_for_before(journey: Journey) -> None:
+    """Else the log would seem to have been cut back."""
+    journey.add(["alice"])
+    journey.send()
+    client = {"bootstrap.servers": journey.bank.servers}
+    sources = GrowingSources({"bank": journey.bank.url}, {}, client, admin_client(client))
+    config = TallyConfig(since=datetime.now(UTC) - timedelta(days=1))
+    ground = look(sources, "bank", config)
+    choose_range(ground, sources, config)
+    assert ground.read_from == ground.ends

@@ -38,7 +38,11 @@ def choose_range(ground: Ground, sources: Stations, config: TallyConfig) -> None
         begun = min(config.since, producer.added_at(ground.first) or config.since)
         moment = int((begun - SKEW).timestamp() * 1000)
         early = sources.log.at_time(list(ground.starts), moment)
-        ground.read_from = {place: max(at, early.get(place, at)) for place, at in ground.starts.items()}
+        # Asked after the ends: what was logged meanwhile lies behind them.
+        ground.read_from = {
+            place: max(at, min(early.get(place, at), ground.ends[place]))
+            for place, at in ground.starts.items()
+        }
     elif not config.everything and not config.filtered:
         pass_certified(ground, chain, _open_in(sources, ground))
         # An archive is of the log that it was made of; what it has not come to is no loss.

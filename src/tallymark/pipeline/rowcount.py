@@ -52,7 +52,7 @@ class RowCount:
             if time.monotonic() > until:
                 raise Unreachable(
                     "Spark does not say how many rows it has written",
-                    remedy="it is tried again; look whether the driver is short of CPU or memory",
+                    remedy="run it again, where it does not try by itself; look whether the driver lacks CPU or memory",
                 )
             seen.getOrEmpty()  # waits for a tenth of a second
         return int(self._seen.get["rows"])
