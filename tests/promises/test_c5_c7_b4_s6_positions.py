@@ -243,12 +243,12 @@ def halted(ground: Ground) -> str:
     return ground.value("select coalesce(halted, '') from tallymark.positions where partition = 0") or ""
 
 
-def make_anew(admin: AdminClient, topic: str) -> None:
+def make_anew(admin: AdminClient, topic: str, partitions: int = 1) -> None:
     admin.delete_topics([topic])[topic].result(30)
     wait_for(lambda: topic not in admin.list_topics(timeout=30).topics, what="the topic is gone")
-    made = NewTopic(topic, 1, 3, config={"min.insync.replicas": "2"})
+    made = NewTopic(topic, partitions, 3, config={"min.insync.replicas": "2"})
     wait_for(lambda: admin.create_topics([made])[topic].exception(30) is None, what="the topic is made anew")
-    wait_for_leaders(admin, topic, 1)
+    wait_for_leaders(admin, topic, partitions)
 
 
 def group_offsets(admin: AdminClient, ground: Ground) -> dict[int, int]:

@@ -7,13 +7,12 @@ from typing import Any
 import pytest
 
 from tallymark.broker import peek
-from tallymark.broker.kafka import AdminClient, NewTopic
+from tallymark.broker.kafka import AdminClient
 from tallymark.errors import Problem
-from tests.leaders import wait_for_leaders
+from tests.promises.test_c5_c7_b4_s6_positions import make_anew
 from tests.tally.ground import Journey, named
 from tests.tally.test_running import verified
 from tests.tally.test_snapshots import live, tallied
-from tests.waiting import wait_for
 
 
 def test_a_topic_that_was_made_anew_is_tallied_from_its_new_beginning(
@@ -24,7 +23,7 @@ def test_a_topic_that_was_made_anew_is_tallied_from_its_new_beginning(
     bank = ["--database", journey.bank.url, "--bootstrap-servers", journey.bank.servers]
     unread = unread_at_the_end(journey)
     assert tallied(spark, live(journey), keep=True).certified == 2
-    make_anew(admin, topic)
+    make_anew(admin, topic, 3)
     with pytest.raises(Problem, match="was deleted and made anew"):
         tallied(spark, live(journey))
     assert journey.tallymark("topics", "accept", topic, "--reason", "we made it anew", *bank)[0] == 0
@@ -64,14 +63,6 @@ def unread_at_the_end(journey: Journey) -> set[str]:
     last = set(journey.add([f"last-{n}" for n in range(10)]))
     journey.send()
     return last
-
-
-def make_anew(admin: AdminClient, topic: str) -> None:
-    admin.delete_topics([topic])[topic].result(30)
-    wait_for(lambda: topic not in admin.list_topics(timeout=30).topics, what="the topic is gone")
-    made = NewTopic(topic, 3, 3, config={"min.insync.replicas": "2"})
-    wait_for(lambda: admin.create_topics([made])[topic].exception(30) is None, what="it is made anew")
-    wait_for_leaders(admin, topic, 3)
 
 
 def test_rows_that_swapped_positions_or_went_to_another_topic_are_altered(
